@@ -1,0 +1,3 @@
+"""narrowgate: mixed-precision training for PyTorch, with proof."""
+
+__version__ = "0.1.0"
