@@ -1,6 +1,6 @@
 """Where a command's output goes, and how it asks the torch half.
 
-stdout carries what was asked for and nothing else, so that it can be piped; stderr carries the rest.
+stdout carries what was asked for and nothing else, so that it can be piped; stderr has the rest.
 rich drops colours when stdout is no terminal or NO_COLOR is set.
 """
 

@@ -1,4 +1,4 @@
-"""``narrowgate doctor``: what this machine and this torch can do, and what narrowgate does about it.
+"""``narrowgate doctor``: what this machine and this torch can do, and what narrowgate does there.
 
 The facts are gathered by ``narrowgate.engine.doctor`` in a subprocess; here they are only printed.
 """

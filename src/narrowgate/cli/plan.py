@@ -1,4 +1,4 @@
-"""``narrowgate plan``: what a recipe would do to a model, in bytes and with reasons, before any run.
+"""``narrowgate plan``: what a recipe would do to a model, in bytes and with reasons, without a run.
 
 The model is built and described by ``narrowgate.engine.describe`` in a subprocess; the plan is
 resolved here, without torch.

@@ -1,0 +1,57 @@
+"""What a reader may copy works: doctests of docstrings, Python blocks of README and guides."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SRC = ROOT / "src"
+MODULES = sorted(
+    ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    for path in (SRC / "narrowgate").rglob("*.py")
+    if (parts := path.relative_to(SRC).with_suffix("").parts)[-1] != "__main__"
+    and ">>> " in path.read_text(encoding="utf-8")
+)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture(autouse=True)
+def process_left_alone(tmp_path, monkeypatch):
+    """Run in an empty folder; give back torch's generator, default dtype and CPU kernels after."""
+    import torch
+
+    from narrowgate.engine import cpu
+
+    monkeypatch.chdir(tmp_path)
+    default = torch.get_default_dtype()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+    torch.set_default_dtype(default)
+    if cpu.installed():
+        cpu.uninstall()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_doctests(name):
+    found = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert found.failed == 0
+    assert found.attempted > 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_blocks_of_a_page_run_in_order(page):
+    text = page.read_text(encoding="utf-8")
+    blocks = list(BLOCK.finditer(text))
+    assert blocks, f"{page.name} shows no Python: leave it out of PAGES"
+    names = {"__name__": page.stem}
+    for block in blocks:
+        # Empty lines in front: a traceback names the line of the page.
+        lines_before = text[: block.start(1)].count("\n")
+        exec(compile("\n" * lines_before + block[1], str(page), "exec"), names)
