@@ -52,3 +52,26 @@ def test_commands_start_without_torch(arguments, code):
     done = python(NO_TORCH + run)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
+
+
+DESCRIPTION = '{"schema": 1, "device": "cpu", "modules": [], "params": []}'
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (["doctor", "--json"], "{}"),
+        (["plan", "module:factory"], DESCRIPTION),
+        (["plan", "module:factory", "--diff", "fp16", "--json"], DESCRIPTION),
+    ],
+)
+def test_commands_run_without_torch_on_their_side(arguments, answer):
+    stub = (
+        "import subprocess\n"
+        "from narrowgate.cli import console, main\n"
+        f"done = subprocess.CompletedProcess([], 0, stdout={answer!r})\n"
+        "console.subprocess.run = lambda *_, **__: done\n"
+    )
+    done = python(NO_TORCH + stub + f"sys.exit(main({arguments!r}))")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
