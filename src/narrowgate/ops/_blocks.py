@@ -1,0 +1,43 @@
+"""Tensors as flat memory, in blocks that stay in a core's cache.
+
+What is true here: a chain of n elementwise torch ops over a large tensor goes to memory n times;
+over a block of `BLOCK` elements it goes there once. Blocks run over memory order, so tensors that
+are walked together must have the same strides: `in_layout_of` copies the one that has not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from narrowgate.ops._checks import is_dense, same_layout
+
+__all__ = ["BLOCK", "blocks", "compact", "flat", "in_layout_of"]
+
+BLOCK = 1 << 16
+"""Elements per block. Five FP32 operands of a block are 1.25 MiB, about the second-level caches of
+two cores, and torch splits a block of this size between two threads (its grain is 2^15)."""
+
+
+def flat(value: Tensor) -> Tensor:
+    """View a dense tensor as one dimension, in memory order."""
+    return value.as_strided((value.numel(),), (1,))
+
+
+def blocks(count: int) -> Iterator[slice]:
+    """Cut `count` elements into slices of at most `BLOCK`."""
+    return (slice(start, min(start + BLOCK, count)) for start in range(0, count, BLOCK))
+
+
+def compact(value: Tensor) -> Tensor:
+    """Give the tensor itself if dense, else a dense copy."""
+    return value if is_dense(value) else torch.empty_like(value).copy_(value)
+
+
+def in_layout_of(value: Tensor, like: Tensor) -> Tensor:
+    """Give the tensor itself if its memory order is that of dense `like`, else such a copy."""
+    if same_layout(value, like):
+        return value
+    return torch.empty_like(like, dtype=value.dtype).copy_(value)
