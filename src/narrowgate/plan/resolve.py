@@ -128,7 +128,7 @@ def _why_not(owner: Owner, module: ModuleInfo, entry: Entry) -> str | None:
         return f"{entry.base}: parameters stay FP32"
     if module.parametrized:
         return "parametrized: the weight is computed from it in FP32"
-    if module.kind in _NORMS or module.kind == "BatchNorm":
+    if module.kind in (*_NORMS, "Norm"):
         return "norm: scale and shift stay FP32"
     allowed = NARROWED.get(module.kind, ())
     if not any(fnmatchcase(owner.name, pattern) for pattern in allowed):

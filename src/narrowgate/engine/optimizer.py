@@ -1,0 +1,582 @@
+"""The optimizer that prepare() gives back: the user's own, seen through a facade.
+
+It is a `torch.optim.Optimizer` which shares groups, states and defaults with the optimizer passed in,
+by property, so that schedulers made before or after go on working. It adds `backward`, and a `step`
+that says what it did. Its checkpoints hold everything: remainders as bytes with the checksums of
+their halves, states in their own format, the loss scale and the counters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from narrowgate.engine.follow import FollowedScheduler
+from narrowgate.engine.masters import remainder_to_bytes
+from narrowgate.engine.result import StepResult
+from narrowgate.engine.session import Session, Verdict
+from narrowgate.engine.update import has_own_op, materialised_step, update
+from narrowgate.errors import CheckpointError, StepError
+from narrowgate.plan import Plan
+
+__all__ = ["PreparedOptimizer"]
+
+#: Key under which the first group carries what belongs to the whole call. Only there do distributed
+#: checkpoints carry it: they drop what stands beside "state" and "param_groups".
+_KEY = "narrowgate"
+_SCHEMA = 1
+_REMAINDER = "master_lo"
+_CHECKSUM = "master_check"
+
+
+class PreparedOptimizer(Optimizer):
+    """The user's optimizer behind a facade; made by `prepare`.
+
+    Args:
+        inner: The user's optimizer.
+        session: What the prepare() call shares.
+        clip_norm: Gradients are clipped to this norm at every step; None does not clip.
+    """
+
+    def __init__(self, inner: Optimizer, session: Session, clip_norm: float | None) -> None:
+        # not Optimizer.__init__: groups and states are the inner optimizer's
+        self._inner = inner
+        self._session = session
+        self._clip_norm = clip_norm
+        self._inside = False
+        self._last: StepResult | None = None
+        self._backwards = 0
+        Optimizer.__setstate__(self, {})
+        _move_hooks(inner, self)
+        self._guard = inner.register_step_pre_hook(self._refuse_inner_step)
+        if not session.recipe.is_passthrough:
+            self._publish()
+
+    # --- what a torch optimizer is -----------------------------------------------------------------
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+        """The groups of the inner optimizer."""
+        return self._inner.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self._inner.param_groups = groups
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        """The states of the inner optimizer."""
+        return self._inner.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self._inner.state = state
+
+    @property
+    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+        """The defaults of the inner optimizer."""
+        return self._inner.defaults
+
+    @defaults.setter
+    def defaults(self, defaults: dict[str, Any]) -> None:
+        self._inner.defaults = defaults
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle the facade with all it stands for; wrapped methods are made anew."""
+        kept = {k: v for k, v in self.__dict__.items() if k not in ("step", "_guard")}
+        return kept
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take a copy's or a pickle's state."""
+        self.__dict__.update(state)
+        Optimizer.__setstate__(self, {})
+        # the copy of the inner optimizer lost its hooks, as torch's optimizers do
+        self._guard = self._inner.register_step_pre_hook(self._refuse_inner_step)
+
+    def __repr__(self) -> str:
+        """Print the inner optimizer and the recipe."""
+        return f"Prepared {self._inner!r}\nrecipe: {self._session.recipe}"
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group to the inner optimizer.
+
+        Args:
+            param_group: As in torch. FP32 parameters are their own masters; 16-bit ones get a
+                remainder of zero.
+        """
+        self._inner.add_param_group(param_group)
+        for parameter in self._inner.param_groups[-1]["params"]:
+            self._session.name_of(parameter)
+            if parameter.dtype in (torch.bfloat16, torch.float16):
+                self._session.masters.adopt(parameter)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Clear the gradients and close the window.
+
+        Args:
+            set_to_none: As in torch.
+        """
+        self._inner.zero_grad(set_to_none)
+        if self._session.recipe.is_passthrough:
+            return
+        if all(p.grad is None or o is self for o in self._session.optimizers for p in o._held()):
+            self._session.clear()
+
+    # --- the two lines ------------------------------------------------------------------------------
+
+    def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
+        """Scale the loss if the recipe scales, and run backward outside of autocast.
+
+        Args:
+            loss: The loss; 16-bit losses are widened first.
+            **kwargs: As for `torch.Tensor.backward`: ``gradient``, ``retain_graph``, ...
+
+        Raises:
+            StepError: The loss is no floating-point tensor, or gradients of this window were changed.
+        """
+        if not isinstance(loss, torch.Tensor) or not loss.is_floating_point():
+            got = loss.dtype if isinstance(loss, torch.Tensor) else type(loss).__name__
+            raise StepError(
+                f"backward() takes a floating-point loss tensor; got {got}",
+                hint="call optimizer.backward(loss) once for each loss",
+            )
+        self._session.require_live()
+        if self._session.recipe.is_passthrough:
+            loss.backward(**kwargs)  # type: ignore[no-untyped-call]
+            return
+        scaled = self._session.begin_backward(loss)
+        with torch.autocast(self._session.device.type, enabled=False):
+            scaled.backward(**kwargs)  # type: ignore[no-untyped-call]
+        self._session.end_backward()
+        for optimizer in self._session.optimizers:
+            optimizer._backwards += 1
+
+    def step(  # type: ignore[override]
+        self, closure: Callable[[], Any] | None = None, *, max_norm: float | None = None
+    ) -> StepResult:
+        """Update parameters and states, or skip all of it if a gradient is not finite.
+
+        Args:
+            closure: Not supported; None.
+            max_norm: Clip the true gradients to this norm at this step, in place of ``clip_norm``.
+
+        Returns:
+            What happened, read when looked at; true if the step was applied.
+
+        Raises:
+            StepError: A closure, or gradients that our backward did not make while the loss is scaled.
+            NumericsError: Every step was skipped for a while and the loss scale is at its floor.
+            CheckpointError: 16-bit weights that do not belong to their remainders.
+        """
+        session = self._session
+        session.require_live()
+        if closure is not None:
+            raise StepError(
+                f"{type(self._inner).__name__} was given a closure; closures cannot be scaled, "
+                f"checked and skipped as one step",
+                hint="compute the loss, call optimizer.backward(loss), then optimizer.step()",
+            )
+        limit = self._clip_norm if max_norm is None else max_norm
+        if limit is not None and not limit > 0:
+            raise StepError(
+                f"the norm to clip to is {limit}; it must be positive",
+                hint="leave max_norm out to not clip",
+            )
+        self._inner._opt_called = True  # type: ignore[attr-defined] # schedulers made before prepare
+        if session.recipe.is_passthrough:
+            return self._plain_step(limit)
+        if self._is_probe():
+            self._initialise()
+            return self._result(self._idle_facts())
+        verdict = session.verdict(self)
+        norm = verdict.norm(self._held())
+        mult = verdict.inverse_scale
+        if limit is not None:  # torch's clip_grad_norm_: never larger than 1, 1e-6 against zero
+            mult = mult * (limit / (norm + 1e-6)).clamp(max=1.0)
+        with torch.no_grad():
+            touched, saturated = self._update(mult.float(), verdict)
+        session.masters.refresh(touched)
+        self._publish()
+        self._backwards = 0
+        result = self._result(self._facts(verdict, norm, touched, saturated))
+        session.poll(result, verdict.halted)
+        return result
+
+    def adopt_weights(self) -> None:
+        """Take the 16-bit weights as they stand for the masters, after they were changed on purpose.
+
+        What the remainders held is dropped: at most half an ulp of the 16-bit format per weight.
+        """
+        for parameter in self._held():
+            if parameter in self._session.masters:
+                self._session.masters.adopt(parameter)
+
+    def follow(self, scheduler: Any) -> FollowedScheduler:
+        """Make a scheduler wait for skipped steps.
+
+        Args:
+            scheduler: Any of torch's schedulers, made on this optimizer or the one passed to prepare.
+
+        Returns:
+            The scheduler behind a facade whose ``step()`` advances only if the last optimizer step
+            was applied. Asking that reads from the device. The scheduler itself is not patched.
+        """
+        return FollowedScheduler(self, scheduler)
+
+    @property
+    def last_result(self) -> StepResult | None:
+        """What the last step did; None before the first."""
+        return self._last
+
+    @property
+    def plans(self) -> tuple[Plan, ...]:
+        """The plans of the prepared models, in the order in which they were given."""
+        return self._session.plans
+
+    def release(self) -> Optimizer:
+        """Give the inner optimizer back as torch left it; called by `narrowgate.restore`.
+
+        Returns:
+            The optimizer that was passed to prepare(), with the states of now.
+        """
+        self._guard.remove()
+        _move_hooks(self, self._inner)
+        self.param_groups[0].pop(_KEY, None)
+        for group in self.param_groups:
+            on_device = group.get("fused") or group.get("capturable")
+            for parameter in group["params"]:
+                step = self.state.get(parameter, {}).get("step")
+                if isinstance(step, torch.Tensor) and not on_device:
+                    self.state[parameter]["step"] = step.cpu()  # where torch keeps it
+        return self._inner
+
+    # --- the step's parts ---------------------------------------------------------------------------
+
+    def _held(self) -> list[torch.Tensor]:
+        """List the parameters of this optimizer."""
+        return [p for group in self.param_groups for p in group["params"]]
+
+    def _refuse_inner_step(self, *_: Any) -> None:
+        """Raise if the inner optimizer is stepped by anybody but us."""
+        if not self._inside:
+            raise StepError(
+                f"{type(self._inner).__name__}.step() was called on the optimizer that was passed to "
+                f"prepare(): it would apply gradients which are scaled, on halves instead of masters",
+                hint="use the optimizer that prepare() returned",
+            )
+
+    def _is_probe(self) -> bool:
+        """Say whether this is no training step: a distributed checkpoint making states exist.
+
+        It sets every learning rate to 0 and every gradient to zero, and steps.
+        """
+        return (
+            not self.state
+            and self._backwards == 0
+            and all(float(group.get("lr", 1.0)) == 0.0 for group in self.param_groups)
+            and not any(bool(p.grad.any()) for p in self._held() if p.grad is not None)
+        )
+
+    def _initialise(self) -> None:
+        """Make the states that the first step would make; count nothing, move nothing."""
+        zero = torch.zeros((), dtype=torch.float32, device=self._session.device)
+        skip = torch.ones_like(zero)
+        for group in self.param_groups:
+            if has_own_op(self._inner, group):
+                update(self._inner, group, self._session.masters, self._session.gradient, zero, skip)
+            else:
+                self._step_inner(group, zero)
+        for parameter in self._held():
+            if parameter.grad is not None:
+                self.state.setdefault(parameter, {})
+        self._publish()
+
+    def _step_inner(self, group: dict[str, Any], mult: torch.Tensor) -> list[torch.Tensor]:
+        """Let the inner optimizer step on materialised masters."""
+        self._inside = True
+        try:
+            return materialised_step(
+                self._inner, group, self._session.masters, self._session.gradient, mult
+            )
+        finally:
+            self._inside = False
+
+    def _update(
+        self, mult: torch.Tensor, verdict: Verdict
+    ) -> tuple[list[torch.Tensor], torch.Tensor | None]:
+        """Update every group by the way that it allows."""
+        touched: list[torch.Tensor] = []
+        counts: list[torch.Tensor] = []
+        skipped: bool | None = None
+        for group in self.param_groups:
+            if has_own_op(self._inner, group):
+                parameters, saturated = update(
+                    self._inner, group, self._session.masters, self._session.gradient, mult,
+                    verdict.skip,
+                )  # fmt: skip
+                if saturated is not None:
+                    counts.append(saturated)
+                touched += parameters
+                continue
+            if skipped is None:
+                skipped = bool(verdict.skip)  # one read: torch's optimizers know no skip flag
+            if not skipped:
+                parameters = self._step_inner(group, mult)
+                zeros = torch.zeros(len(parameters), dtype=torch.int64, device=mult.device)
+                counts.append(zeros)
+                touched += parameters
+        return touched, torch.cat(counts) if counts else None
+
+    def _facts(
+        self,
+        verdict: Verdict,
+        norm: torch.Tensor,
+        touched: list[torch.Tensor],
+        saturated: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Put what happened into one vector on the device."""
+        zero = torch.zeros_like(norm)
+        lost, where = zero, zero
+        if saturated is not None:
+            lost = saturated.sum().double()
+            indices = torch.tensor([self._session.index[p] for p in touched], dtype=torch.float64)
+            where = indices.to(norm.device, non_blocking=True)[saturated.argmax()]
+        return torch.stack(
+            [
+                verdict.skip.double(),
+                verdict.loss_finite.double(),
+                verdict.scale.double(),
+                norm,
+                verdict.culprit,
+                verdict.attempted,
+                lost,
+                where,
+            ]
+        )
+
+    def _idle_facts(self) -> torch.Tensor:
+        """Give the facts of a step that was no training step."""
+        scale, attempted = self._session.scaler.state[0], self._session.scaler.state[4]
+        zero = torch.zeros_like(scale)
+        one = torch.ones_like(scale)
+        return torch.stack([zero, one, scale, zero, zero - 1, attempted, zero, zero])
+
+    def _plain_step(self, limit: float | None) -> StepResult:
+        """Step as a script without narrowgate would."""
+        norm = torch.full((), float("nan"), dtype=torch.float64, device=self._session.device)
+        if limit is not None:
+            norm = torch.nn.utils.clip_grad_norm_(self._held(), limit).double()
+        self._inside = True
+        try:
+            self._inner.step()
+        finally:
+            self._inside = False
+        state = self._session.scaler.state
+        state[4:6] += 1
+        zero, one = torch.zeros_like(norm), torch.ones_like(norm)
+        return self._result(torch.stack([zero, one, one, norm, zero - 1, state[4], zero, zero]))
+
+    def _result(self, facts: torch.Tensor) -> StepResult:
+        """Keep and return the result of a step."""
+        self._last = StepResult(facts, self._session.labels)
+        return self._last
+
+    # --- checkpoints --------------------------------------------------------------------------------
+
+    def _publish(self) -> None:
+        """Keep the live state of the whole call in the first group, where checkpoints carry it."""
+        self.param_groups[0][_KEY] = {
+            "schema": _SCHEMA,
+            "recipe": str(self._session.recipe),
+            "machine": self._session.scaler.state,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give groups and states, with remainders as bytes and the checksums of their halves.
+
+        Returns:
+            What torch's optimizers return; save it with the model's ``state_dict`` of the same step.
+        """
+        packed = Optimizer.state_dict(self)
+        if self._session.recipe.is_passthrough:
+            return packed
+        masters = self._session.masters
+        state = {key: dict(value) for key, value in packed["state"].items()}
+        numbers = (n for group in packed["param_groups"] for n in group["params"])
+        for number, parameter in zip(numbers, self._held(), strict=True):
+            if parameter in masters:
+                held = state.setdefault(number, {})
+                held[_REMAINDER] = remainder_to_bytes(masters.remainders[parameter])
+                held[_CHECKSUM] = masters.checksum_bytes(parameter)
+        return {**packed, "state": state}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what `state_dict` gave; every bit and every format comes back as it was.
+
+        The state is checked whole before anything is changed. Whether the model's halves belong to
+        the loaded remainders is checked at the next step, since the model may be loaded later.
+
+        Args:
+            state_dict: Of a prepared optimizer with the same recipe and parameters.
+
+        Raises:
+            CheckpointError: It is of another recipe, of a plain optimizer, or incomplete.
+        """
+        session = self._session
+        session.require_live()
+        for hook in self._optimizer_load_state_dict_pre_hooks.values():
+            state_dict = hook(self, state_dict) or state_dict
+        if session.recipe.is_passthrough:
+            self._check_foreign(state_dict)
+            self._load_plain(state_dict)
+        else:
+            self._check_state(state_dict)
+            self._load_prepared(state_dict)
+        for post_hook in self._optimizer_load_state_dict_post_hooks.values():
+            post_hook(self)
+
+    def _check_foreign(self, state_dict: dict[str, Any]) -> None:
+        """Refuse a 16-bit recipe's state in a recipe that passes through."""
+        told = state_dict["param_groups"][0].get(_KEY) if state_dict["param_groups"] else None
+        if told is not None:
+            raise CheckpointError(
+                f"the optimizer state is of the recipe {told['recipe']!r}; this optimizer was "
+                f"prepared with {str(self._session.recipe)!r}",
+                hint=_OTHER_RECIPE,
+            )
+
+    def _load_plain(self, state_dict: dict[str, Any]) -> None:
+        """Load as torch does, keeping the very dicts and lists that others may hold."""
+        groups, state = self._inner.param_groups, self._inner.state
+        self._inner.load_state_dict(state_dict)
+        new_groups, new_state = self._inner.param_groups, self._inner.state
+        for old, new in zip(groups, new_groups, strict=True):
+            old.update(new)
+        state.clear()
+        state.update(new_state)
+        self._inner.param_groups, self._inner.state = groups, state
+
+    def _check_state(self, state_dict: dict[str, Any]) -> None:
+        """Refuse a state that is not wholly there, before anything is changed."""
+        groups = state_dict.get("param_groups")
+        if not groups or "state" not in state_dict:
+            raise CheckpointError(
+                "this is no optimizer state: it has no param_groups or no state",
+                hint="pass what optimizer.state_dict() returned",
+            )
+        sizes = [len(group["params"]) for group in groups]
+        here = [len(group["params"]) for group in self.param_groups]
+        if sizes != here:
+            raise CheckpointError(
+                f"the optimizer state has groups of {sizes} parameters; this optimizer has {here}",
+                hint="build model and optimizer as they were when the state was saved",
+            )
+        told = groups[0].get(_KEY)
+        recipe = str(self._session.recipe)
+        if told is None:
+            raise CheckpointError(
+                f"the optimizer state has no loss-scale state and no masters: a plain optimizer "
+                f"saved it, and this one was prepared with {recipe!r}",
+                hint="load it into the plain optimizer and model first, then call prepare()",
+            )
+        if told.get("schema") != _SCHEMA:
+            raise CheckpointError(
+                f"optimizer state of schema {told.get('schema')}; this version knows {_SCHEMA}",
+                hint="load it with the version of narrowgate that saved it",
+            )
+        if told["recipe"] != recipe:
+            raise CheckpointError(
+                f"the optimizer state is of the recipe {told['recipe']!r}; this optimizer was "
+                f"prepared with {recipe!r}",
+                hint=_OTHER_RECIPE,
+            )
+        numbers = [n for group in groups for n in group["params"]]
+        for number, parameter in zip(numbers, self._held(), strict=True):
+            held = state_dict["state"].get(number, {})
+            name = self._session.name_of(parameter)
+            expected = {_REMAINDER: (*parameter.shape, 2), _CHECKSUM: (8,)}
+            for key, shape in expected.items() if parameter in self._session.masters else ():
+                found = tuple(held[key].shape) if key in held else None
+                if found != shape:
+                    raise CheckpointError(
+                        f"the optimizer state of {name} has {key} of shape {found}; "
+                        f"it must be {shape}",
+                        hint="the state is incomplete or of another model",
+                    )
+            for key, value in held.items():
+                shaped = isinstance(value, torch.Tensor) and value.dim() > 0
+                if shaped and key not in expected and key != "step":
+                    if key in _SHAPED and value.shape != parameter.shape:
+                        raise CheckpointError(
+                            f"the optimizer state of {name} has {key} of shape "
+                            f"{tuple(value.shape)}; the parameter's is {tuple(parameter.shape)}",
+                            hint="the state is of another model",
+                        )
+
+    def _load_prepared(self, state_dict: dict[str, Any]) -> None:
+        """Take groups, states, remainders and the loss scale from a checked state."""
+        session = self._session
+        numbers = [n for group in state_dict["param_groups"] for n in group["params"]]
+        live = self.state
+        live.clear()
+        for number, parameter in zip(numbers, self._held(), strict=True):
+            loaded = state_dict["state"].get(number, {})
+            kept = {
+                key: _place(value, parameter.device)
+                for key, value in loaded.items()
+                if key not in (_REMAINDER, _CHECKSUM)
+            }
+            if kept:
+                live[parameter] = kept
+            if parameter in session.masters:
+                session.masters.load(parameter, loaded[_REMAINDER], loaded[_CHECKSUM])
+        machine = session.scaler.state
+        for old, new in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            kept_params = old["params"]
+            names = old.get("param_names")
+            old.update({k: deepcopy(v) for k, v in new.items() if k not in ("params", _KEY)})
+            old["params"] = kept_params
+            if names is not None:
+                old["param_names"] = new.get("param_names", names)
+        machine.copy_(state_dict["param_groups"][0][_KEY]["machine"])
+        self._inner.__setstate__({})
+        session.clear()
+        self._publish()
+
+
+#: States that torch's optimizers keep in the shape of the parameter.
+_SHAPED = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg")
+
+_OTHER_RECIPE = (
+    "prepare with the recipe of the checkpoint and load it; to go on in another, give model and "
+    "optimizer back with ng.restore() and prepare them again"
+)
+
+
+def _place(value: Any, device: torch.device) -> Any:
+    """Copy a state to a device in its own format, through containers."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to(device=device, copy=True)
+    if isinstance(value, dict):
+        return {key: _place(item, device) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_place(item, device) for item in value)
+    return deepcopy(value)
+
+
+def _move_hooks(old: Optimizer, new: Optimizer) -> None:
+    """Move the user's hooks to the facade, so that each fires once for each step of training."""
+    for name in (
+        "_optimizer_step_pre_hooks",
+        "_optimizer_step_post_hooks",
+        "_optimizer_state_dict_pre_hooks",
+        "_optimizer_state_dict_post_hooks",
+        "_optimizer_load_state_dict_pre_hooks",
+        "_optimizer_load_state_dict_post_hooks",
+    ):
+        getattr(new, name).update(getattr(old, name))
+        getattr(old, name).clear()

@@ -1,0 +1,477 @@
+"""prepare(): from a model and an optimizer to the same two in another precision, and back.
+
+Everything is checked before anything is changed. Parameters keep their identity, so whatever holds
+them (optimizers, schedulers, hooks) goes on holding them.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from narrowgate.engine import cpu, switches
+from narrowgate.engine.buffers import BufferGuard
+from narrowgate.engine.describe import FORMAT_OF, describe
+from narrowgate.engine.optimizer import PreparedOptimizer
+from narrowgate.engine.session import Session
+from narrowgate.engine.swap import is_prepared, mark, swap, unswap
+from narrowgate.errors import FormatError, PrepareError, RecipeError
+from narrowgate.ops import largest_master
+from narrowgate.plan import Plan, Recipe, parse, resolve
+
+__all__ = ["full_precision_state_dict", "prepare", "restore", "session_of"]
+
+Model = TypeVar("Model", bound=nn.Module)
+
+_log = logging.getLogger("narrowgate")
+_DTYPE = {name: dtype for dtype, name in FORMAT_OF.items()}
+_HALVES = (torch.bfloat16, torch.float16)
+_live: weakref.WeakSet[Session] = weakref.WeakSet()
+_ORDER = "the order is: model, fully_shard, optimizer, prepare, compile; DistributedDataParallel after prepare"
+
+
+@overload
+def prepare(
+    model: Model,
+    optimizer: torch.optim.Optimizer,
+    recipe: str | Plan | None = None,
+    *,
+    clip_norm: float | None = None,
+) -> tuple[Model, PreparedOptimizer]: ...
+@overload
+def prepare(
+    model: Sequence[nn.Module],
+    optimizer: torch.optim.Optimizer,
+    recipe: str | Plan | None = None,
+    *,
+    clip_norm: float | None = None,
+) -> tuple[list[nn.Module], PreparedOptimizer]: ...
+@overload
+def prepare(
+    model: Model,
+    optimizer: Sequence[torch.optim.Optimizer],
+    recipe: str | Plan | None = None,
+    *,
+    clip_norm: float | None = None,
+) -> tuple[Model, list[PreparedOptimizer]]: ...
+@overload
+def prepare(
+    model: Sequence[nn.Module],
+    optimizer: Sequence[torch.optim.Optimizer],
+    recipe: str | Plan | None = None,
+    *,
+    clip_norm: float | None = None,
+) -> tuple[list[nn.Module], list[PreparedOptimizer]]: ...
+def prepare(
+    model: Any,
+    optimizer: Any,
+    recipe: str | Plan | None = None,
+    *,
+    clip_norm: float | None = None,
+) -> tuple[Any, Any]:
+    """Put a model and its optimizer into a recipe's precision.
+
+    Args:
+        model: A model, or a list of models that are trained together.
+        optimizer: Its optimizer, or a list of optimizers. All that is given to one call shares one
+            loss scale and one verdict: a step is applied everywhere or nowhere.
+        recipe: A recipe such as ``"bf16"`` or ``"fp16(residual=fp32); head: fp32"``; a `Plan`, or
+            ``"@plan.json"`` for one in a file. None means ``bf16``.
+        clip_norm: Clip the true gradients of each optimizer to this norm at every step.
+
+    Returns:
+        The model, the same object, and the prepared optimizer; lists where lists were given.
+
+    Raises:
+        RecipeError: A recipe that means nothing; the nearest is named.
+        PrepareError: A model that is prepared already, compiled, or wrapped in the wrong order; an
+            optimizer with parameters of another model; parameters with gradients; sharded ones.
+        FormatError: Parameters in FP64 or complex formats, or with values that the recipe's format
+            cannot hold.
+
+    Example:
+        >>> import torch, narrowgate as ng
+        >>> model = torch.nn.Linear(4, 1)
+        >>> optimizer = torch.optim.AdamW(model.parameters())
+        >>> model, optimizer = ng.prepare(model, optimizer, "bf16")
+        >>> optimizer.backward(model(torch.ones(2, 4)).pow(2).mean())
+        >>> bool(optimizer.step())
+        True
+    """
+    models = list(model) if isinstance(model, (list, tuple)) else [model]
+    inners = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
+    wish, plan = _read_recipe(recipe)
+    _check_models(models)
+    _check_optimizers(inners, models)
+    held = [p for inner in inners for group in inner.param_groups for p in group["params"]]
+    infos = [describe(m, held) for m in models]
+    if plan is not None and len(models) != 1:
+        raise PrepareError(
+            f"a plan is for one model; {len(models)} were given",
+            hint="give a recipe, or prepare the models in calls of their own",
+        )
+    plans = (plan,) if plan is not None else tuple(resolve(info, wish) for info in infos)
+    parameters = [_named(m) for m in models]
+    for table, resolved in zip(parameters, plans, strict=True):
+        _check_plan(table, resolved)
+        if not wish.is_passthrough:
+            _check_values(table, resolved, held)
+    if clip_norm is not None and not clip_norm > 0:
+        raise PrepareError(
+            f"clip_norm is {clip_norm}; it must be positive", hint="leave it out to not clip"
+        )
+    device = held[0].device if held else torch.device("cpu")
+    session = Session(
+        recipe=wish,
+        plans=plans,
+        models=models,
+        names=_names(parameters),
+        device=device,
+    )
+    _convert(session, parameters, held)
+    for inner in inners:
+        if not wish.is_passthrough:
+            _widen_states(inner)
+        session.optimizers.append(PreparedOptimizer(inner, session, clip_norm))
+    session.masters.refresh(list(session.masters.remainders))
+    session.switches = switches.apply(wish, device.type)
+    _install(session)
+    shape = session.optimizers
+    return (
+        models if isinstance(model, (list, tuple)) else model,
+        shape if isinstance(optimizer, (list, tuple)) else shape[0],
+    )
+
+
+# --- checks, before anything is changed -------------------------------------------------------------
+
+
+def _read_recipe(recipe: str | Plan | None) -> tuple[Recipe, Plan | None]:
+    """Read what was given as a recipe."""
+    if isinstance(recipe, str) and recipe.startswith("@"):
+        path = Path(recipe[1:])
+        try:
+            recipe = Plan.from_json(path.read_text())
+        except OSError as error:
+            raise RecipeError(
+                f"the plan {path} cannot be read: {error.strerror}",
+                hint="'@FILE' names a file that Plan.to_json() wrote",
+            ) from error
+    if isinstance(recipe, Plan):
+        return parse(recipe.recipe), recipe
+    return parse("bf16" if recipe is None else recipe), None
+
+
+def _check_models(models: Sequence[Any]) -> None:
+    """Refuse what is no model, and models in the wrong order."""
+    for model in models:
+        if not isinstance(model, nn.Module):
+            raise PrepareError(
+                f"prepare() takes a torch.nn.Module or a list of them; got {type(model).__name__}",
+                hint="model, optimizer = ng.prepare(model, optimizer, 'bf16')",
+            )
+        name = type(model).__name__
+        if any(is_prepared(module) for module in model.modules()):
+            raise PrepareError(
+                f"this {name} is prepared already, or holds a part that is",
+                hint="ng.restore(model, optimizer) gives it back; several models that share parts "
+                "go into one call: ng.prepare([a, b], ...)",
+            )
+        if isinstance(model, torch.jit.ScriptModule):
+            raise PrepareError(f"{name} is scripted", hint="prepare the model before scripting it")
+        compiled = hasattr(model, "_orig_mod") or model._compiled_call_impl is not None
+        if compiled:
+            raise PrepareError(f"this {name} is compiled already", hint=_ORDER)
+        wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+        if isinstance(model, wrappers):
+            raise PrepareError(f"the model is wrapped in {name} already", hint=_ORDER)
+        sharded = [n for n, p in model.named_parameters() if isinstance(p, DTensor)]
+        if sharded:
+            raise PrepareError(
+                f"{len(sharded)} parameters are sharded, the first of them {sharded[0]}; this version "
+                f"prepares models that each process holds whole",
+                hint="use DistributedDataParallel after prepare()",
+            )
+
+
+def _check_optimizers(inners: Sequence[Any], models: Sequence[nn.Module]) -> None:
+    """Refuse what is no optimizer, and optimizers of other models."""
+    known = {id(p) for model in models for p in model.parameters()}
+    for inner in inners:
+        if isinstance(inner, PreparedOptimizer):
+            raise PrepareError(
+                "this optimizer is prepared already", hint="ng.restore(model, optimizer) gives it back"
+            )
+        if not isinstance(inner, torch.optim.Optimizer):
+            raise PrepareError(
+                f"prepare() takes a torch.optim.Optimizer or a list of them; "
+                f"got {type(inner).__name__}",
+                hint="make the optimizer first: torch.optim.AdamW(model.parameters())",
+            )
+        if isinstance(inner, torch.optim.LBFGS):
+            raise PrepareError(
+                "LBFGS needs a closure, and closures cannot be scaled, checked and skipped as one step",
+                hint="use another optimizer, or leave this model in FP32 without prepare()",
+            )
+        for index, group in enumerate(inner.param_groups):
+            strange = [p for p in group["params"] if id(p) not in known]
+            if strange:
+                raise PrepareError(
+                    f"{len(strange)} of {len(group['params'])} parameters in group {index} of "
+                    f"{type(inner).__name__} are not in the model; the first has shape "
+                    f"{tuple(strange[0].shape)}",
+                    hint="make the optimizer from the parameters of the model that is prepared, after "
+                    "every conversion of the model; several models go in as a list",
+                )
+
+
+def _named(model: nn.Module) -> dict[str, nn.Parameter]:
+    """List a model's parameters by their first name."""
+    return dict(model.named_parameters())
+
+
+def _names(parameters: Sequence[dict[str, nn.Parameter]]) -> dict[torch.Tensor, str]:
+    """Name every parameter; several models are told apart by their number."""
+    names: dict[torch.Tensor, str] = {}
+    for number, table in enumerate(parameters):
+        for fqn, parameter in table.items():
+            names.setdefault(parameter, fqn if len(parameters) == 1 else f"model {number}: {fqn}")
+    return names
+
+
+def _check_plan(parameters: dict[str, nn.Parameter], plan: Plan) -> None:
+    """Refuse a plan of another model."""
+    shapes = {row.fqn: row.shape for row in plan.params}
+    here = {fqn: tuple(parameter.shape) for fqn, parameter in parameters.items()}
+    if shapes != here:
+        parted = next(
+            fqn for fqn in dict.fromkeys([*shapes, *here]) if shapes.get(fqn) != here.get(fqn)
+        )
+        raise PrepareError(
+            f"the plan is of another model: {parted} has shape {shapes.get(parted)} in the plan and "
+            f"{here.get(parted)} in the model",
+            hint="resolve the recipe again on this model",
+        )
+
+
+def _check_values(
+    parameters: dict[str, nn.Parameter], plan: Plan, held: Sequence[torch.Tensor]
+) -> None:
+    """Refuse parameters that cannot be stored, or trained, in their formats."""
+    optimized = {id(p) for p in held}
+    for row in plan.params:
+        parameter = parameters[row.fqn]
+        if parameter.grad is not None:
+            raise PrepareError(
+                f"{row.fqn} has a gradient already",
+                hint="call optimizer.zero_grad() before prepare()",
+            )
+        if row.master == "foreign":
+            if id(parameter) in optimized or parameter.requires_grad:
+                raise FormatError(
+                    f"{row.fqn} is {row.format}; a 16-bit recipe trains parameters of fp32, bf16 or "
+                    f"fp16",
+                    hint="convert it first (model.float()), or keep it out of the prepared model",
+                )
+            continue
+        values = parameter.detach()
+        if not values.numel():
+            continue
+        largest = float(values.abs().amax())
+        if not largest < float("inf"):
+            raise FormatError(
+                f"{row.fqn} holds {largest} before training has begun",
+                hint="look at how it is initialised",
+            )
+        if row.format in ("bf16", "fp16") and largest > largest_master(row.format):
+            raise FormatError(
+                f"{row.fqn} holds {largest:.9g}; {row.format} holds magnitudes up to "
+                f"{largest_master(row.format):.9g}",
+                hint=f"keep its module in FP32: '{plan.recipe}; {row.fqn.rpartition('.')[0] or '*'}: "
+                f"fp32'",
+            )
+
+
+# --- changes ------------------------------------------------------------------------------------------
+
+
+def _convert(
+    session: Session, parameters: Sequence[dict[str, nn.Parameter]], held: Sequence[torch.Tensor]
+) -> None:
+    """Convert parameters and swap classes as the plans say."""
+    if session.recipe.is_passthrough:
+        for model, plan in zip(session.models, session.plans, strict=True):
+            mark(model, plan.device)
+        return
+    for model, table, plan in zip(session.models, parameters, session.plans, strict=True):
+        done: set[torch.Tensor] = set(session.masters.remainders)
+        for row in plan.params:
+            parameter = table[row.fqn]
+            if row.master == "foreign" or parameter in done:
+                continue
+            dtype = _DTYPE[row.format]
+            if row.master == "split":
+                session.masters.narrow(parameter, dtype)
+            elif parameter.dtype != dtype:
+                parameter.data = parameter.detach().to(dtype)
+        _widen_norm_buffers(model)
+        guard = BufferGuard(model)
+        session.guards.append(guard)
+        for row in plan.modules:
+            swap(
+                model.get_submodule(row.fqn),
+                row.treatment,
+                device=plan.device,
+                compute=_region_of(row.fqn, plan),
+                guard=guard if not row.fqn else None,
+            )
+
+
+def _region_of(fqn: str, plan: Plan) -> torch.dtype | None:
+    """Give the dtype of the region that a module is in; None if that is FP32."""
+    regions = {row.fqn: row.compute for row in plan.modules if row.treatment == "region"}
+    while fqn not in regions:
+        fqn = fqn.rpartition(".")[0]
+    return None if regions[fqn] == "fp32" else _DTYPE[regions[fqn]]
+
+
+def _widen_norm_buffers(model: nn.Module) -> None:
+    """Keep the statistics of norms in FP32, also where the user cast the whole model before."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._NormBase):
+            for name, buffer in module.named_buffers(recurse=False):
+                if buffer.dtype in _HALVES:
+                    setattr(module, name, buffer.float())
+
+
+def _widen_states(inner: torch.optim.Optimizer) -> None:
+    """Keep states in FP32 which an optimizer made on 16-bit parameters."""
+    for state in inner.state.values():
+        for key, value in state.items():
+            if isinstance(value, torch.Tensor) and value.dtype in _HALVES:
+                state[key] = value.float()
+
+
+def _install(session: Session) -> None:
+    """Register what 16-bit training on a CPU needs, and say so once."""
+    if session.device.type != "cpu" or session.recipe.is_passthrough:
+        return
+    formats = sorted({e.compute for e in session.recipe.entries if e.is_16bit})
+    _live.add(session)
+    if not cpu.installed():
+        cpu.install()
+        _log.warning(
+            "%s on this CPU: products run as FP32 GEMMs rounded once, and kernels that sum in 16 bits "
+            "are replaced; ng.restore() undoes it",
+            " and ".join(formats),
+        )
+
+
+# --- and back -----------------------------------------------------------------------------------------
+
+
+def session_of(optimizer: Any) -> Session:
+    """Give the session behind a prepared optimizer.
+
+    Args:
+        optimizer: What prepare() returned, or a list of it.
+
+    Returns:
+        The session.
+
+    Raises:
+        PrepareError: It is no prepared optimizer.
+    """
+    first = optimizer[0] if isinstance(optimizer, (list, tuple)) and optimizer else optimizer
+    if not isinstance(first, PreparedOptimizer):
+        raise PrepareError(
+            f"this takes the optimizer that prepare() returned; got {type(first).__name__}",
+            hint="model, optimizer = ng.prepare(model, optimizer, 'bf16')",
+        )
+    return first._session
+
+
+def restore(model: Any, optimizer: Any) -> tuple[Any, Any]:
+    """Give back a plain FP32 model and a plain optimizer.
+
+    Masters become the parameters; states stay; gradients are dropped. Process-wide switches go back to
+    what they were, and the CPU kernels go with the last prepared model.
+
+    Args:
+        model: What prepare() returned: a model or a list.
+        optimizer: What prepare() returned: an optimizer or a list.
+
+    Returns:
+        The models and the optimizers that were passed to prepare(), in the same shape.
+
+    Raises:
+        PrepareError: It is not what prepare() returned.
+    """
+    session = session_of(optimizer)
+    session.require_live()
+    given = list(model) if isinstance(model, (list, tuple)) else [model]
+    if [id(m) for m in given] != [id(m) for m in session.models]:
+        raise PrepareError(
+            "the models are not those which were prepared together with this optimizer",
+            hint="pass model and optimizer as prepare() returned them",
+        )
+    session.masters.verify(session.masters.remainders)
+    for parameter in session.order if not session.recipe.is_passthrough else ():
+        if parameter.dtype in _HALVES:
+            parameter.grad = None
+            parameter.data = session.masters.master(parameter)
+    for restored in session.models:
+        for module in restored.modules():
+            unswap(module)
+    inners = []
+    for prepared in session.optimizers:
+        inners.append(prepared.release())
+    switches.put_back(session.switches)
+    session.restored = True
+    _live.discard(session)
+    if not _live and cpu.installed():
+        cpu.uninstall()
+    return (
+        session.models if isinstance(model, (list, tuple)) else model,
+        inners if isinstance(optimizer, (list, tuple)) else inners[0],
+    )
+
+
+def full_precision_state_dict(model: nn.Module, optimizer: Any) -> dict[str, Any]:
+    """Give a model's state with its FP32 masters in the place of the halves.
+
+    Args:
+        model: A prepared model.
+        optimizer: Its prepared optimizer, or the list of them.
+
+    Returns:
+        What ``model.state_dict()`` of the same model in FP32 would be; tied weights stay tied. Tensors
+        that are not joined are the model's own.
+
+    Raises:
+        PrepareError: The model does not belong to the optimizer.
+        CheckpointError: Halves and remainders that do not belong together.
+    """
+    session = session_of(optimizer)
+    if not any(model is m for m in session.models):
+        raise PrepareError(
+            "this model was not prepared together with this optimizer",
+            hint="pass model and optimizer as prepare() returned them",
+        )
+    session.masters.verify(session.masters.remainders)
+    state: dict[str, Any] = model.state_dict()
+    joined: dict[torch.Tensor, torch.Tensor] = {}
+    for fqn, parameter in model.named_parameters(remove_duplicate=False):
+        if fqn in state and parameter.dtype in _HALVES and not session.recipe.is_passthrough:
+            if parameter not in joined:
+                joined[parameter] = session.masters.master(parameter)
+            state[fqn] = joined[parameter]
+    return state
+

@@ -1,0 +1,411 @@
+"""What one prepare() call shares: one loss scale, one verdict, one table of masters.
+
+A window reaches from the first backward to the moment when the gradients are cleared. The loss scale
+is frozen in it, so that whatever is accumulated was made with one scale. The verdict is taken at the
+first step after a backward, over the gradients of all optimizers of the call, and every one of them
+follows it: a step is applied everywhere or nowhere, and the loss scale moves once.
+
+Wrong orders are seen without hooks: the identity and the version of each gradient are noted after our
+backward and compared at the step. That is done only where the loss is scaled; with a scale of 1 a
+plain ``loss.backward()`` is right.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from narrowgate.engine.buffers import BufferGuard
+from narrowgate.engine.masters import Masters
+from narrowgate.engine.result import StepResult
+from narrowgate.engine.scaling import LossScaler, config_of
+from narrowgate.errors import NumericsError, PrepareError, StepError
+from narrowgate.ops import grad_stats
+from narrowgate.plan import Plan, Recipe
+
+if TYPE_CHECKING:
+    from narrowgate.engine.optimizer import PreparedOptimizer
+
+__all__ = ["Session", "Verdict"]
+
+#: Verdicts that may be under way on a device before the host waits for the oldest.
+_LAG = 2
+
+
+@dataclass(slots=True, eq=False)
+class Verdict:
+    """What the gradients of one window say.
+
+    Attributes:
+        skip: 0-d FP32 tensor, nonzero if the step must not be applied.
+        halted: 0-d bool tensor: no step will ever be applied again.
+        inverse_scale: 0-d FP64 tensor, 1 / the loss scale of the gradients.
+        scale: 0-d FP32 tensor, that loss scale.
+        loss_finite: 0-d bool tensor.
+        culprit: 0-d FP64 tensor: index of the guilty parameter, or -1.
+        rows: Row of each parameter in ``stats``.
+        stats: What `narrowgate.ops.grad_stats` says of the stored gradients, one row each.
+        attempted: 0-d FP64 tensor: number of the step.
+        followed: The optimizers that have stepped by this verdict.
+    """
+
+    skip: torch.Tensor
+    halted: torch.Tensor
+    inverse_scale: torch.Tensor
+    scale: torch.Tensor
+    loss_finite: torch.Tensor
+    culprit: torch.Tensor
+    rows: dict[torch.Tensor, int]
+    stats: torch.Tensor
+    attempted: torch.Tensor
+    followed: set[int] = field(default_factory=set)
+
+    def norm(self, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Give the norm of some parameters' true gradients.
+
+        Args:
+            parameters: The parameters.
+
+        Returns:
+            0-d FP64 tensor; 0 if none of them has a gradient.
+        """
+        rows = [self.rows[p] for p in parameters if p in self.rows]
+        if not rows:
+            return torch.zeros_like(self.inverse_scale)
+        chosen = self.stats if len(rows) == len(self.rows) else self.stats[rows]
+        return chosen[:, 0].sum().sqrt() * self.inverse_scale
+
+
+class Session:
+    """The shared state of one prepare() call.
+
+    Args:
+        recipe: The recipe.
+        plans: One plan for each model.
+        models: The models.
+        names: The first name of each parameter.
+        device: Where the parameters are.
+    """
+
+    def __init__(
+        self,
+        *,
+        recipe: Recipe,
+        plans: tuple[Plan, ...],
+        models: Sequence[nn.Module],
+        names: Mapping[torch.Tensor, str],
+        device: torch.device,
+    ) -> None:
+        self.recipe = recipe
+        self.plans = plans
+        self.models = list(models)
+        self.names = dict(names)
+        self.order = list(self.names)
+        self.labels = list(self.names.values())
+        self.index = {p: i for i, p in enumerate(self.order)}
+        self.device = device
+        self.scaler = LossScaler(config_of(recipe.loss_scale), device)
+        self.masters = Masters(self.names)
+        self.guards: list[BufferGuard] = []
+        self.optimizers: list[PreparedOptimizer] = []
+        self.switches: dict[str, Any] = {}
+        self.restored = False
+        self._scale = self.scaler.loss_scale
+        self._loss_finite = torch.ones((), dtype=torch.bool, device=device)
+        self._sums: dict[torch.Tensor, torch.Tensor] = {}
+        self._folded: dict[torch.Tensor, tuple[int, int]] = {}
+        self._marks: dict[torch.Tensor, tuple[int, int]] = {}
+        self._verdict: Verdict | None = None
+        self._under_way: deque[tuple[Any, torch.Tensor]] = deque()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy everything but what is under way, and what points to this very object's gradients."""
+        return {**self.__dict__, "_under_way": deque(), "_verdict": None, "_marks": {}}
+
+    # --- parameters and gradients -----------------------------------------------------------------
+
+    def parameters(self) -> list[torch.Tensor]:
+        """List the parameters of all optimizers, each once, in the order of their groups."""
+        held = [p for o in self.optimizers for g in o.param_groups for p in g["params"]]
+        return list(dict.fromkeys(held))
+
+    def name_of(self, parameter: torch.Tensor) -> str:
+        """Name a parameter; one that was added later is named by its place."""
+        if parameter not in self.names:
+            self.names[parameter] = f"added parameter {len(self.names)}"
+            self.index[parameter] = len(self.order)
+            self.order.append(parameter)
+            self.labels.append(self.names[parameter])
+        return self.names[parameter]
+
+    def gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
+        """Give a parameter's gradient as the update shall read it: the FP32 sum if there is one."""
+        held = self._sums.get(parameter)
+        return parameter.grad if held is None else held
+
+    def _fold(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Add the gradients of 16-bit parameters to their FP32 sums, each gradient once."""
+        for parameter in parameters:
+            grad = parameter.grad
+            if grad is None or parameter.dtype == torch.float32:
+                continue
+            mark = (id(grad), grad._version)
+            if self._folded.get(parameter) == mark:
+                continue
+            held = self._sums.get(parameter)
+            if held is None:
+                self._sums[parameter] = grad.detach().float()
+            else:
+                held.add_(grad.detach())
+            self._folded[parameter] = mark
+
+    def clear(self) -> None:
+        """Forget what was accumulated; the next backward opens a window."""
+        self._sums.clear()
+        self._folded.clear()
+        self._marks.clear()
+        self._verdict = None
+        self._loss_finite = torch.ones_like(self._loss_finite)
+        for guard in self.guards:
+            guard.open()
+
+    # --- the window -------------------------------------------------------------------------------
+
+    def begin_backward(self, loss: torch.Tensor) -> torch.Tensor:
+        """Open or continue the window, and scale the loss.
+
+        Args:
+            loss: The loss, any shape.
+
+        Returns:
+            The loss times the scale of the window, in FP32 or wider.
+
+        Raises:
+            StepError: Gradients of this window were changed by somebody else.
+        """
+        parameters = self.parameters()
+        if all(p.grad is None for p in parameters):
+            self.clear()
+        elif self.scaler.is_on and self._marks and self._changed(parameters):
+            if any(bool(p.grad.any()) for p in parameters if p.grad is not None):
+                raise self._order_error(self._changed(parameters))
+            self.clear()  # zeroed in place by somebody else: a new window all the same
+        if self.recipe.default.accumulate:
+            self._fold(parameters)
+            for parameter in self._folded:
+                parameter.grad = None
+            self._folded.clear()
+        if not self._marks:
+            self._scale = self.scaler.loss_scale
+        elif self.scaler.is_on and self._partly_cleared():
+            self._rescale(parameters)
+        self._verdict = None
+        wide = loss if loss.dtype == torch.float64 else loss.float()
+        self._loss_finite = self._loss_finite & torch.isfinite(wide.detach()).all()
+        return wide * self._scale if self.scaler.is_on else wide
+
+    def _partly_cleared(self) -> bool:
+        """Say whether one optimizer's gradients were cleared while another's were kept."""
+        return len(self.optimizers) > 1 and any(
+            all(p.grad is None for group in o.param_groups for p in group["params"])
+            for o in self.optimizers
+        )
+
+    def _rescale(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Bring gradients that are kept to the present loss scale, which so can go on moving.
+
+        Losses that alternate between optimizers never clear all gradients at once; a scale frozen
+        for as long as any gradient lives would never come down there. Factors are powers of two
+        unless the recipe says otherwise, and then this is exact.
+        """
+        scale = self.scaler.loss_scale
+        kept = [g for p in parameters if (g := self.gradient(p)) is not None]
+        torch._foreach_mul_(kept, scale / self._scale)
+        self._scale = scale
+
+    def end_backward(self) -> None:
+        """Note the gradients which our backward has made."""
+        parameters = self.parameters()
+        if self.recipe.default.accumulate:
+            self._fold(parameters)
+        self._marks = {
+            p: (id(p.grad), p.grad._version) for p in parameters if p.grad is not None
+        }
+
+    def _changed(self, parameters: Sequence[torch.Tensor]) -> list[str]:
+        """Name the parameters whose gradient is not the one that our backward made."""
+        return [
+            self.name_of(p)
+            for p in parameters
+            if p.grad is not None and self._marks.get(p) != (id(p.grad), p.grad._version)
+        ]
+
+    def _order_error(self, names: Sequence[str]) -> StepError:
+        """Say that scaled gradients were changed from outside."""
+        if not self._marks:
+            what = "there are gradients, but none were made by optimizer.backward(loss)"
+        else:
+            what = (
+                f"{len(names)} gradients, the first of them {names[0]}, were changed between "
+                f"optimizer.backward() and optimizer.step()"
+            )
+        return StepError(
+            f"{what}; they would be divided by the loss scale although they were not, or not only, "
+            f"multiplied by it",
+            hint="replace loss.backward() by optimizer.backward(loss), and clip_grad_norm_ or other "
+            "changes of .grad by prepare(clip_norm=...) or optimizer.step(max_norm=...)",
+        )
+
+    # --- the verdict ------------------------------------------------------------------------------
+
+    def verdict(self, optimizer: PreparedOptimizer) -> Verdict:
+        """Give the verdict which an optimizer's step must follow, taking it if there is none.
+
+        Args:
+            optimizer: The optimizer about to step.
+
+        Returns:
+            The verdict of this window.
+
+        Raises:
+            StepError: Gradients which are sparse, elsewhere, or not made by our backward.
+            CheckpointError: Halves and remainders that do not belong together.
+        """
+        if self._verdict is not None and id(optimizer) not in self._verdict.followed:
+            self._verdict.followed.add(id(optimizer))
+            return self._verdict
+        parameters = self.parameters()
+        with_gradient = [p for p in parameters if self.gradient(p) is not None]
+        for parameter in with_gradient:
+            self._check_gradient(parameter)
+        if self.scaler.is_on:
+            changed = self._changed(parameters)
+            if changed:
+                raise self._order_error(changed)
+        self.masters.verify(parameters)
+        self._verdict = self._judge(with_gradient)
+        self._verdict.followed.add(id(optimizer))
+        for guard in self.guards:
+            guard.settle(self._verdict.skip)
+        return self._verdict
+
+    def _check_gradient(self, parameter: torch.Tensor) -> None:
+        """Refuse what the update cannot read."""
+        grad = self.gradient(parameter)
+        assert grad is not None
+        if grad.layout != torch.strided:
+            raise StepError(
+                f"the gradient of {self.name_of(parameter)} is {grad.layout}; dense ones are read",
+                hint="make the embedding with sparse=False",
+            )
+        if parameter.device != self.device:
+            raise StepError(
+                f"{self.name_of(parameter)} is on {parameter.device}, and was on {self.device} when "
+                f"prepare() was called",
+                hint="move the model before prepare()",
+            )
+
+    def _judge(self, parameters: Sequence[torch.Tensor]) -> Verdict:
+        """Take the verdict: one pass over the gradients, no read by the host."""
+        gradients = [g for p in parameters if (g := self.gradient(p)) is not None]
+        stats = grad_stats([g.detach() for g in gradients])
+        indices = torch.tensor(
+            [self.index[p] for p in parameters if self.name_of(p)],
+            dtype=torch.float64,
+        ).to(self.device, non_blocking=True)
+        bad = stats[:, 2] != 0
+        scale = self._scale
+        inverse = scale.double().reciprocal()
+        # 1/scale must be representable where it is used, in FP32
+        finite = self._loss_finite & torch.isfinite(inverse.float())
+        if gradients:
+            finite = finite & ~bad.any()
+            # the last one in the order of the model: backward reaches it first
+            culprit = torch.where(bad, indices, torch.full_like(indices, -1.0)).amax()
+        else:
+            culprit = torch.full_like(inverse, -1.0)
+        skip, halted = self.scaler.advance(finite)
+        return Verdict(
+            skip=skip.float(),
+            halted=halted,
+            inverse_scale=inverse,
+            scale=scale,
+            loss_finite=self._loss_finite,
+            culprit=culprit,
+            rows={p: row for row, p in enumerate(parameters)},
+            stats=stats,
+            attempted=self.scaler.state[4].clone(),
+        )
+
+    def poll(self, result: StepResult, halted: torch.Tensor) -> None:
+        """Raise if training is halted; on a GPU up to two steps late, and without waiting.
+
+        Args:
+            result: The result of the step.
+            halted: 0-d bool tensor.
+
+        Raises:
+            NumericsError: No step was applied for as many steps as the machine is patient.
+        """
+        if self.device.type == "cpu":
+            if halted:
+                raise self._halt_error(result)
+            return
+        # untested here: copies to pinned memory, looked at once they have arrived
+        copy = torch.empty((), dtype=torch.bool, pin_memory=True)
+        copy.copy_(halted, non_blocking=True)
+        event = torch.Event(self.device.type)
+        event.record()
+        self._under_way.append((event, copy))
+        while self._under_way and (len(self._under_way) > _LAG or self._under_way[0][0].query()):
+            event, copy = self._under_way.popleft()
+            event.synchronize()
+            if copy:
+                raise self._halt_error(result)
+
+    def _halt_error(self, result: StepResult) -> NumericsError:
+        """Name the parameter that forced the loss scale to its floor, with its largest gradient."""
+        record, config = result.record(), self.scaler.config
+        where = "the loss itself" if record.reason == "non-finite loss" else "no parameter"
+        if record.culprit is not None:
+            where = record.culprit
+            held = next((p for p in self.order if self.names[p] == record.culprit), None)
+            grad = None if held is None else self.gradient(held)
+            if grad is not None:
+                finite = grad.detach()[torch.isfinite(grad)]
+                largest = float(finite.abs().max()) / record.loss_scale if len(finite) else None
+                bad = grad.numel() - len(finite)
+                limit = torch.finfo(grad.dtype).max / record.loss_scale
+                where += f" ({bad} of {grad.numel()} gradient elements non-finite, "
+                where += (
+                    f"the largest finite one {largest:.6g}; "
+                    if largest is not None
+                    else "none finite; "
+                )
+                where += f"{grad.dtype} at this loss scale holds up to {limit:.6g})"
+            if record.reason == "non-finite loss":
+                where = f"the loss itself, and {where}"
+        return NumericsError(
+            f"{config.patience} steps in a row were skipped with the loss scale at its floor "
+            f"{config.floor:.6g}; the last one for {where}. Weights and states are those of the last "
+            f"applied step",
+            hint="look for a division by zero or a too high learning rate where this parameter is "
+            "used, keep that module in FP32 ('...; its.path: fp32'), or use bf16 for its range",
+        )
+
+    def require_live(self) -> None:
+        """Refuse to go on after restore().
+
+        Raises:
+            PrepareError: The model has been given back.
+        """
+        if self.restored:
+            raise PrepareError(
+                "this optimizer belongs to a model that ng.restore() has given back",
+                hint="go on with the optimizer which restore() returned, or prepare() again",
+            )

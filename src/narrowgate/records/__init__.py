@@ -1,0 +1,5 @@
+"""What happened, as plain data. No torch here."""
+
+from narrowgate.records.step import StepRecord
+
+__all__ = ["StepRecord"]
