@@ -131,7 +131,7 @@ def api() -> str:
 def recipes() -> str:
     """Write the page of recipes: bases, keys, aliases, presets of the loss-scale machine."""
     presets = [
-        (f"`{name}`", *(f"{cell:g}" if isinstance(cell, float) else cell for cell in values))
+        (f"`{name}`", *(number(cell) if isinstance(cell, float) else cell for cell in values))
         for name, config in loss_scale.PRESETS.items()
         for values in [dataclasses.astuple(config)]
     ]
@@ -161,6 +161,12 @@ def recipes() -> str:
             ),
         ]
     )
+
+
+def number(value: float) -> str:
+    """Write a float so that it reads back as the same one, a long power of two as a power."""
+    short = f"{value:g}"
+    return short if float(short) == value else power(value)
 
 
 def error_page() -> str:

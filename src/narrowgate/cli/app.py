@@ -7,6 +7,8 @@ anything else is a bug of ours, keeps its traceback and ends with 1.
 
 from __future__ import annotations
 
+from typing import cast
+
 import typer
 
 import narrowgate
@@ -18,7 +20,7 @@ from narrowgate.errors import NarrowgateError
 __all__ = ["app", "run"]
 
 # click's UsageError: a typer which carries its own copy of click exports it only through this.
-_UsageError = typer.BadParameter.__mro__[1]
+_UsageError = cast("type[Exception]", typer.BadParameter.__mro__[1])
 
 app = typer.Typer(
     add_completion=False,

@@ -26,10 +26,15 @@ _TABLES: Sequence[tuple[str, str, Mapping[str, str]]] = (
         "16-bit formats on this CPU",
         {
             "format": "format",
-            "units (mkldnn)": "mkldnn",
-            "product, time / fp32's": "probe_ratio",
-            "kernels overridden by prepare()": "overridden",
+            "own units": "native",
+            "median time / FP32's": "probe_ratio",
+            "products of a prepared model": "products",
         },
+    ),
+    (
+        "probe",
+        "Time of torch's own kernels / FP32's, one thread",
+        {"operation": "operation", "bf16": "bf16", "fp16": "fp16"},
     ),
     (
         "ops",
