@@ -1,24 +1,40 @@
 """Tensors as flat memory, in blocks that stay in a core's cache.
 
 What is true here: a chain of n elementwise torch ops over a large tensor goes to memory n times;
-over a block of `BLOCK` elements it goes there once. Blocks run over memory order, so tensors that
-are walked together must have the same strides: `in_layout_of` copies the one that has not.
+over a block of `BLOCK` elements it goes there once. The operands between are `rooms`, allocated
+once per call: a fresh one per operation would be paged in anew each time. Blocks run over memory
+order, so tensors that are walked together must have the same strides: `in_layout_of` copies the
+one that has not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from narrowgate.ops._checks import is_dense, same_layout
 
-__all__ = ["BLOCK", "blocks", "compact", "flat", "in_layout_of"]
+__all__ = ["BLOCK", "blocks", "compact", "flat", "in_layout_of", "rooms"]
 
 BLOCK = 1 << 16
 """Elements per block. Five FP32 operands of a block are 1.25 MiB, about the second-level caches of
 two cores, and torch splits a block of this size between two threads (its grain is 2^15)."""
+
+
+def rooms(number: int, tensors: Sequence[Tensor]) -> Tensor:
+    """Allocate room for blocks of 32-bit operands.
+
+    Args:
+        number: How many operands.
+        tensors: The tensors to be walked, at least one; their longest block must fit.
+
+    Returns:
+        (number, length of a block) int32, on the device of the tensors.
+    """
+    longest = max(value.numel() for value in tensors)
+    return torch.empty(number, min(BLOCK, longest), dtype=torch.int32, device=tensors[0].device)
 
 
 def flat(value: Tensor) -> Tensor:

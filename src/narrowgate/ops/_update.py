@@ -17,12 +17,16 @@ import torch
 from torch import Tensor
 
 from narrowgate.ops import _checks
-from narrowgate.ops._blocks import BLOCK, blocks, flat, in_layout_of
+from narrowgate.ops._blocks import blocks, flat, in_layout_of, rooms
 from narrowgate.ops._limits import HALF_OF, largest_master
-from narrowgate.ops.join_master.reference import join_bits
-from narrowgate.ops.split_master.reference import split_bits, split_finite_bits, split_master
+from narrowgate.ops.join_master.reference import JOIN_ROOMS, join_bits
+from narrowgate.ops.split_master.reference import SPLIT_ROOMS, split_bits, split_master
 
 __all__ = ["Block", "check_lists", "check_signals", "on_host", "samples", "walk"]
+
+_ROOMS = max(JOIN_ROOMS, SPLIT_ROOMS) + 1
+"""Operands of a block: gradient, temporary, a float64 one (two), and last the weight. Joining and
+splitting use all but the last, before and after the update."""
 
 Weights = tuple[list[Tensor], list[Tensor], list[Tensor]]
 """Parameters, remainders and gradients."""
@@ -142,26 +146,23 @@ def walk(
     Returns:
         Saturated elements per parameter, int64.
     """
-    device, dtype = params[0].device, params[0].dtype
     keep = None if on_host(skip) else skip != 0
     factor = grad_mult.item() if on_host(grad_mult) else grad_mult
-    size = min(BLOCK, max(param.numel() for param in params))
-    grad_room, temporary = torch.empty(2, size, device=device)
-    wide = torch.empty(size, dtype=torch.float64, device=device)
+    scratch = rooms(_ROOMS, params)
     counts: list[int | Tensor] = []
     for i, param in enumerate(params):
         grad = flat(in_layout_of(grads[i], param))
         lanes = [flat(state[i]) for state in states]
-        target = _Target(param, remainders[i] if remainders else None, _LIMITS[dtype])
+        target = _Target(param, remainders[i] if remainders else None)
         count: int | Tensor = 0
         for part in blocks(param.numel()):
-            length = part.stop - part.start
+            room = scratch[:, : part.stop - part.start]
             block = Block(
-                weight=target.load(part, keep),
-                grad=grad_room[:length].copy_(grad[part]).mul_(factor),
+                weight=target.load(part, keep, room),  # before the gradient: it uses that room
+                grad=room[0].view(torch.float32).copy_(grad[part]).mul_(factor),
                 states=[lane[part] for lane in lanes],
-                temporary=temporary[:length],
-                wide=wide[:length],
+                temporary=room[1].view(torch.float32),
+                wide=scratch[2:4].view(-1).view(torch.float64)[: room.shape[1]],
             )
             if maximize:
                 block.grad.neg_()
@@ -170,11 +171,11 @@ def walk(
             if keep is not None:
                 for old, state in zip(before, block.states, strict=True):
                     state.copy_(torch.where(keep, old, state))
-            count = count + target.store(block.weight, part, keep)
+            count = count + target.store(block.weight, part, keep, room)
         counts.append(count)
     if keep is None:
         return torch.tensor(counts, dtype=torch.int64)
-    zero = torch.zeros((), dtype=torch.int64, device=device)
+    zero = torch.zeros((), dtype=torch.int64, device=skip.device)
     return torch.stack([zero + count for count in counts])
 
 
@@ -184,23 +185,24 @@ class _Target:
     Args:
         param: float32, or the half of a split master.
         remainder: None beside float32.
-        limit: The largest magnitude that the parameter holds.
     """
 
-    def __init__(self, param: Tensor, remainder: Tensor | None, limit: float) -> None:
+    def __init__(self, param: Tensor, remainder: Tensor | None) -> None:
         self._dtype = param.dtype
-        self._limit = limit
+        self._limit = _LIMITS[param.dtype]
         self._param = flat(param)
         self._codes = None if remainder is None else self._param.view(torch.int16)
         self._remainder = None if remainder is None else flat(remainder)
 
-    def load(self, part: slice, keep: Tensor | None) -> Tensor:
-        """Give the masters of a block; without `keep`, of float32 parameters, in place."""
+    def load(self, part: slice, keep: Tensor | None, room: Tensor) -> Tensor:
+        """Give the masters of a block, in the last room; float32 without `keep` in place."""
+        weight = room[-1].view(torch.float32)
         if self._codes is not None and self._remainder is not None:
-            return join_bits(self._codes[part], self._remainder[part], self._dtype)
-        return self._param[part] if keep is None else self._param[part].clone()
+            join_bits(self._codes[part], self._remainder[part], self._dtype, room[:-1], weight)
+            return weight
+        return self._param[part] if keep is None else weight.copy_(self._param[part])
 
-    def store(self, weight: Tensor, part: slice, keep: Tensor | None) -> int | Tensor:
+    def store(self, weight: Tensor, part: slice, keep: Tensor | None, room: Tensor) -> int | Tensor:
         """Write the masters of a block, and count those which saturated."""
         limit = self._limit
         fits = False
@@ -217,13 +219,10 @@ class _Target:
             return count
         if not fits:
             weight.clamp_(-limit, limit)
-        split = split_finite_bits if fits else split_bits
-        for stored, new in zip(
-            (self._codes[part], self._remainder[part]),
-            split(weight.view(torch.int32), self._dtype),
-            strict=True,
-        ):
-            stored.copy_(new if keep is None else torch.where(keep, stored, new))
+        new = split_bits(weight.view(torch.int32), self._dtype, room[:-1], within_limit=fits)
+        for stored, bits in zip((self._codes[part], self._remainder[part]), new, strict=True):
+            # int32 -> int16 keeps the low 16 bits.
+            stored.copy_(bits if keep is None else torch.where(keep, stored.to(bits.dtype), bits))
         return count
 
 

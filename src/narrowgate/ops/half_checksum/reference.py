@@ -37,8 +37,9 @@ MIX_1 = _signed(0xBF58476D1CE4E5B9)
 MIX_2 = _signed(0x94D049BB133111EB)
 
 
-def _checksum(half: Tensor, words: Tensor, keys: Tensor) -> Tensor:
-    """Checksum one tensor, with a block of scratch words and the keys of the first block."""
+def _checksum(half: Tensor, keys: Tensor, room: Tensor) -> Tensor:
+    """Checksum one tensor, with the keys of the first block and room for three blocks of words."""
+    words, mixed, shifted = room
     codes = half.contiguous().view(torch.int16).view(-1)
     total = torch.full((), _signed(codes.numel() * GAMMA), dtype=torch.int64, device=half.device)
     cells = words.view(torch.int16)
@@ -48,9 +49,10 @@ def _checksum(half: Tensor, words: Tensor, keys: Tensor) -> Tensor:
         cells[count : used * _CODES_PER_WORD] = 0
         cells[:count].copy_(codes[block])
         first_word = block.start // _CODES_PER_WORD
-        mixed = (keys[:used] + _signed(first_word * GAMMA)).bitwise_xor_(words[:used]).mul_(MIX_1)
-        mixed.bitwise_xor_((mixed >> 32).bitwise_and_(_LOW_32)).mul_(MIX_2)
-        total += mixed.sum()
+        h = torch.add(keys[:used], _signed(first_word * GAMMA), out=mixed[:used])
+        h.bitwise_xor_(words[:used]).mul_(MIX_1)
+        high = torch.bitwise_right_shift(h, 32, out=shifted[:used]).bitwise_and_(_LOW_32)
+        total += h.bitwise_xor_(high).mul_(MIX_2).sum()
     return total
 
 
@@ -58,6 +60,7 @@ def half_checksum(halves: list[Tensor]) -> Tensor:
     """Define `narrowgate.ops.half_checksum`."""
     longest = min(BLOCK, max(half.numel() for half in halves))
     size = -(-longest // _CODES_PER_WORD)
-    words = torch.empty(size, dtype=torch.int64, device=halves[0].device)
-    keys = torch.arange(1, size + 1, dtype=torch.int64, device=halves[0].device).mul_(GAMMA)
-    return torch.stack([_checksum(half, words, keys) for half in halves])
+    device = halves[0].device
+    room = torch.empty(3, size, dtype=torch.int64, device=device)
+    keys = torch.arange(1, size + 1, dtype=torch.int64, device=device).mul_(GAMMA)
+    return torch.stack([_checksum(half, keys, room) for half in halves])
