@@ -1,10 +1,10 @@
 """A skipped step leaves the buffers as they were.
 
-The statistics of a batch norm are written in the forward, before anybody can know that the step will
-be skipped. So they are copied before the first forward of a window and put back, on the device, where
-the step was skipped. Version counters do not see these writes (a batch norm's kernel does not count
-them): norm statistics are known by name, and any other buffer is watched once, over the first step,
-by comparing its bytes; constants such as rotary tables drop out then.
+The statistics of a batch norm are written in the forward, before anybody can know that the step
+will be skipped. So they are copied before the first forward of a window and put back, on the
+device, where the step was skipped. Version counters do not see these writes (a batch norm's kernel
+does not count them): norm statistics are known by name, and any other buffer is watched once, over
+the first step, by comparing its bytes; constants such as rotary tables drop out then.
 
 Both copies are registered ops: a compiled forward traces through them without a graph break.
 """
@@ -22,18 +22,20 @@ WATCH_LIMIT = 64 * 2**20
 
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
-_library = torch.library.Library("narrowgate", "FRAGMENT")
-_library.define(
+_library = torch.library.Library("narrowgate", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library.define(  # type: ignore[no-untyped-call]
     "snapshot_buffers_(Tensor(a!)[] shadows, Tensor[] buffers, Tensor(b!) taken) -> ()",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
-_library.define(
+_library.define(  # type: ignore[no-untyped-call]
     "restore_buffers_(Tensor(a!)[] buffers, Tensor[] shadows, Tensor skip) -> ()",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
 
-def _snapshot(shadows: list[torch.Tensor], buffers: list[torch.Tensor], taken: torch.Tensor) -> None:
+def _snapshot(
+    shadows: list[torch.Tensor], buffers: list[torch.Tensor], taken: torch.Tensor
+) -> None:
     """Copy buffers into their shadows unless that was done in this window."""
     if taken.device.type == "cpu":
         if not taken:
@@ -54,8 +56,8 @@ def _restore(buffers: list[torch.Tensor], shadows: list[torch.Tensor], skip: tor
             buffer.copy_(torch.where(skip != 0, shadow, buffer))
 
 
-_library.impl("snapshot_buffers_", _snapshot, "CompositeExplicitAutograd")
-_library.impl("restore_buffers_", _restore, "CompositeExplicitAutograd")
+_library.impl("snapshot_buffers_", _snapshot, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+_library.impl("restore_buffers_", _restore, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 torch.library.register_fake("narrowgate::snapshot_buffers_", lambda *_: None)
 torch.library.register_fake("narrowgate::restore_buffers_", lambda *_: None)
 
@@ -111,5 +113,6 @@ class BufferGuard:
 def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Compare two tensors bit for bit, so that a NaN equals itself."""
     return torch.equal(
-        one.detach().contiguous().view(-1).view(torch.uint8), other.contiguous().view(-1).view(torch.uint8)
+        one.detach().contiguous().view(-1).view(torch.uint8),
+        other.contiguous().view(-1).view(torch.uint8),
     )

@@ -64,9 +64,9 @@ def kind_of(module: nn.Module) -> str:
         module: Any module.
 
     Returns:
-        One of the kinds that `narrowgate.plan` knows; ``Norm`` for norms whose forward is left alone
-        (batch norms mix formats by themselves; a subclass with its own forward is its own affair);
-        ``Other`` for the rest.
+        One of the kinds that `narrowgate.plan` knows; ``Norm`` for norms whose forward is left
+        alone (batch norms mix formats by themselves; a subclass with its own forward is its own
+        affair); ``Other`` for the rest.
     """
     for kind, classes in _STOCK:
         if any(isinstance(module, c) and type(module).forward is c.forward for c in classes):
@@ -131,7 +131,8 @@ def describe(model: nn.Module, optimized: Iterable[torch.Tensor] = ()) -> ModelI
     devices = sorted({parameter.device.type for parameter in owners})
     if len(devices) > 1 or "meta" in devices:
         raise PrepareError(
-            f"the model's parameters are on {', '.join(devices)}; prepare() takes one kind of device",
+            f"the model's parameters are on {', '.join(devices)}; prepare() takes one kind of "
+            "device",
             hint="move the model to its device first (model.to(device), or to_empty() from meta)",
         )
     return ModelInfo(

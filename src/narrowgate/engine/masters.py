@@ -5,8 +5,8 @@ travel as bytes, ``uint8[..., 2]``: integers would be cast to the parameter's fo
 ``load_state_dict``, and no collective knows int16, while 0 to 255 pass unchanged through both.
 
 A checksum of each half is taken after every update. Whoever writes a half later moves its version
-counter; then, and after a load, the half is checked against its checksum before the next step, and a
-half whose remainder is of another step is refused by name.
+counter; then, and after a load, the half is checked against its checksum before the next step, and
+a half whose remainder is of another step is refused by name.
 """
 
 from __future__ import annotations
@@ -140,7 +140,9 @@ class Masters:
         checksum = self._loaded.get(parameter, self._checksums[parameter])
         return checksum.reshape(1).view(torch.uint8).clone()
 
-    def load(self, parameter: torch.Tensor, remainder: torch.Tensor, checksum: torch.Tensor) -> None:
+    def load(
+        self, parameter: torch.Tensor, remainder: torch.Tensor, checksum: torch.Tensor
+    ) -> None:
         """Take a remainder from a checkpoint; its half may come before or after.
 
         Args:
@@ -181,8 +183,8 @@ class Masters:
             raise CheckpointError(
                 f"the 16-bit weights of {', '.join(wrong[:3])}{more} do not belong to their "
                 f"remainders: the two halves of the master are of different steps",
-                hint="load model and optimizer from the same checkpoint; if the weights were changed "
-                "on purpose, optimizer.adopt_weights() takes them as they stand",
+                hint="load model and optimizer from the same checkpoint; if the weights were "
+                "changed on purpose, optimizer.adopt_weights() takes them as they stand",
             )
         for parameter in doubtful:
             if parameter in self._loaded:

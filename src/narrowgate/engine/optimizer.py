@@ -1,9 +1,9 @@
 """The optimizer that prepare() gives back: the user's own, seen through a facade.
 
-It is a `torch.optim.Optimizer` which shares groups, states and defaults with the optimizer passed in,
-by property, so that schedulers made before or after go on working. It adds `backward`, and a `step`
-that says what it did. Its checkpoints hold everything: remainders as bytes with the checksums of
-their halves, states in their own format, the loss scale and the counters.
+It is a `torch.optim.Optimizer` which shares groups, states and defaults with the optimizer passed
+in, by property, so that schedulers made before or after go on working. It adds `backward`, and a
+`step` that says what it did. Its checkpoints hold everything: remainders as bytes with the
+checksums of their halves, states in their own format, the loss scale and the counters.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ class PreparedOptimizer(Optimizer):
         if not session.recipe.is_passthrough:
             self._publish()
 
-    # --- what a torch optimizer is -----------------------------------------------------------------
+    # --- what a torch optimizer is -----------------------------------------------------------
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
+    def param_groups(self) -> list[dict[str, Any]]:
         """The groups of the inner optimizer."""
         return self._inner.param_groups
 
@@ -68,7 +68,7 @@ class PreparedOptimizer(Optimizer):
         self._inner.param_groups = groups
 
     @property
-    def state(self) -> Any:  # type: ignore[override]
+    def state(self) -> Any:
         """The states of the inner optimizer."""
         return self._inner.state
 
@@ -77,7 +77,7 @@ class PreparedOptimizer(Optimizer):
         self._inner.state = state
 
     @property
-    def defaults(self) -> dict[str, Any]:  # type: ignore[override]
+    def defaults(self) -> dict[str, Any]:
         """The defaults of the inner optimizer."""
         return self._inner.defaults
 
@@ -87,8 +87,7 @@ class PreparedOptimizer(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle the facade with all it stands for; wrapped methods are made anew."""
-        kept = {k: v for k, v in self.__dict__.items() if k not in ("step", "_guard")}
-        return kept
+        return {k: v for k, v in self.__dict__.items() if k not in ("step", "_guard")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take a copy's or a pickle's state."""
@@ -126,7 +125,7 @@ class PreparedOptimizer(Optimizer):
         if all(p.grad is None or o is self for o in self._session.optimizers for p in o._held()):
             self._session.clear()
 
-    # --- the two lines ------------------------------------------------------------------------------
+    # --- the two lines -----------------------------------------------------------------------
 
     def backward(self, loss: torch.Tensor, **kwargs: Any) -> None:
         """Scale the loss if the recipe scales, and run backward outside of autocast.
@@ -136,7 +135,8 @@ class PreparedOptimizer(Optimizer):
             **kwargs: As for `torch.Tensor.backward`: ``gradient``, ``retain_graph``, ...
 
         Raises:
-            StepError: The loss is no floating-point tensor, or gradients of this window were changed.
+            StepError: The loss is no floating-point tensor, or gradients of this window were
+                changed.
         """
         if not isinstance(loss, torch.Tensor) or not loss.is_floating_point():
             got = loss.dtype if isinstance(loss, torch.Tensor) else type(loss).__name__
@@ -168,7 +168,8 @@ class PreparedOptimizer(Optimizer):
             What happened, read when looked at; true if the step was applied.
 
         Raises:
-            StepError: A closure, or gradients that our backward did not make while the loss is scaled.
+            StepError: A closure, or gradients that our backward did not make while the loss is
+                scaled.
             NumericsError: Every step was skipped for a while and the loss scale is at its floor.
             CheckpointError: 16-bit weights that do not belong to their remainders.
         """
@@ -207,7 +208,7 @@ class PreparedOptimizer(Optimizer):
         return result
 
     def adopt_weights(self) -> None:
-        """Take the 16-bit weights as they stand for the masters, after they were changed on purpose.
+        """Take the 16-bit weights as they stand for masters, after they were changed on purpose.
 
         What the remainders held is dropped: at most half an ulp of the 16-bit format per weight.
         """
@@ -219,7 +220,8 @@ class PreparedOptimizer(Optimizer):
         """Make a scheduler wait for skipped steps.
 
         Args:
-            scheduler: Any of torch's schedulers, made on this optimizer or the one passed to prepare.
+            scheduler: Any of torch's schedulers, made on this optimizer or the one passed to
+                prepare.
 
         Returns:
             The scheduler behind a facade whose ``step()`` advances only if the last optimizer step
@@ -254,7 +256,7 @@ class PreparedOptimizer(Optimizer):
                     self.state[parameter]["step"] = step.cpu()  # where torch keeps it
         return self._inner
 
-    # --- the step's parts ---------------------------------------------------------------------------
+    # --- the step's parts --------------------------------------------------------------------
 
     def _held(self) -> list[torch.Tensor]:
         """List the parameters of this optimizer."""
@@ -264,8 +266,10 @@ class PreparedOptimizer(Optimizer):
         """Raise if the inner optimizer is stepped by anybody but us."""
         if not self._inside:
             raise StepError(
-                f"{type(self._inner).__name__}.step() was called on the optimizer that was passed to "
-                f"prepare(): it would apply gradients which are scaled, on halves instead of masters",
+                f"{type(self._inner).__name__}.step() was called on the optimizer that was passed "
+                "to "
+                f"prepare(): it would apply gradients which are scaled, on halves instead of "
+                "masters",
                 hint="use the optimizer that prepare() returned",
             )
 
@@ -287,7 +291,9 @@ class PreparedOptimizer(Optimizer):
         skip = torch.ones_like(zero)
         for group in self.param_groups:
             if has_own_op(self._inner, group):
-                update(self._inner, group, self._session.masters, self._session.gradient, zero, skip)
+                update(
+                    self._inner, group, self._session.masters, self._session.gradient, zero, skip
+                )
             else:
                 self._step_inner(group, zero)
         for parameter in self._held():
@@ -385,7 +391,7 @@ class PreparedOptimizer(Optimizer):
         self._last = StepResult(facts, self._session.labels)
         return self._last
 
-    # --- checkpoints --------------------------------------------------------------------------------
+    # --- checkpoints -------------------------------------------------------------------------
 
     def _publish(self) -> None:
         """Keep the live state of the whole call in the first group, where checkpoints carry it."""
@@ -399,7 +405,8 @@ class PreparedOptimizer(Optimizer):
         """Give groups and states, with remainders as bytes and the checksums of their halves.
 
         Returns:
-            What torch's optimizers return; save it with the model's ``state_dict`` of the same step.
+            What torch's optimizers return; save it with the model's ``state_dict`` of the same
+            step.
         """
         packed = Optimizer.state_dict(self)
         if self._session.recipe.is_passthrough:
@@ -430,24 +437,13 @@ class PreparedOptimizer(Optimizer):
         session.require_live()
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = hook(self, state_dict) or state_dict
+        self.check_state_dict(state_dict)
         if session.recipe.is_passthrough:
-            self._check_foreign(state_dict)
             self._load_plain(state_dict)
         else:
-            self._check_state(state_dict)
             self._load_prepared(state_dict)
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
-
-    def _check_foreign(self, state_dict: dict[str, Any]) -> None:
-        """Refuse a 16-bit recipe's state in a recipe that passes through."""
-        told = state_dict["param_groups"][0].get(_KEY) if state_dict["param_groups"] else None
-        if told is not None:
-            raise CheckpointError(
-                f"the optimizer state is of the recipe {told['recipe']!r}; this optimizer was "
-                f"prepared with {str(self._session.recipe)!r}",
-                hint=_OTHER_RECIPE,
-            )
 
     def _load_plain(self, state_dict: dict[str, Any]) -> None:
         """Load as torch does, keeping the very dicts and lists that others may hold."""
@@ -460,8 +456,16 @@ class PreparedOptimizer(Optimizer):
         state.update(new_state)
         self._inner.param_groups, self._inner.state = groups, state
 
-    def _check_state(self, state_dict: dict[str, Any]) -> None:
-        """Refuse a state that is not wholly there, before anything is changed."""
+    def check_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Refuse a state that cannot be loaded whole; nothing is changed.
+
+        Args:
+            state_dict: What `load_state_dict` would be given.
+
+        Raises:
+            CheckpointError: It is of another recipe or optimizer, of a plain optimizer, or
+                incomplete.
+        """
         groups = state_dict.get("param_groups")
         if not groups or "state" not in state_dict:
             raise CheckpointError(
@@ -477,6 +481,8 @@ class PreparedOptimizer(Optimizer):
             )
         told = groups[0].get(_KEY)
         recipe = str(self._session.recipe)
+        if told is None and self._session.recipe.is_passthrough:
+            return
         if told is None:
             raise CheckpointError(
                 f"the optimizer state has no loss-scale state and no masters: a plain optimizer "
@@ -507,15 +513,13 @@ class PreparedOptimizer(Optimizer):
                         f"it must be {shape}",
                         hint="the state is incomplete or of another model",
                     )
-            for key, value in held.items():
-                shaped = isinstance(value, torch.Tensor) and value.dim() > 0
-                if shaped and key not in expected and key != "step":
-                    if key in _SHAPED and value.shape != parameter.shape:
-                        raise CheckpointError(
-                            f"the optimizer state of {name} has {key} of shape "
-                            f"{tuple(value.shape)}; the parameter's is {tuple(parameter.shape)}",
-                            hint="the state is of another model",
-                        )
+            for key in _SHAPED:
+                if held.get(key) is not None and held[key].shape != parameter.shape:
+                    raise CheckpointError(
+                        f"the optimizer state of {name} has {key} of shape "
+                        f"{tuple(held[key].shape)}; the parameter's is {tuple(parameter.shape)}",
+                        hint="the state is of another model",
+                    )
 
     def _load_prepared(self, state_dict: dict[str, Any]) -> None:
         """Take groups, states, remainders and the loss scale from a checked state."""
@@ -548,8 +552,8 @@ class PreparedOptimizer(Optimizer):
         self._publish()
 
 
-#: States that torch's optimizers keep in the shape of the parameter.
-_SHAPED = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg")
+#: States which Adam, AdamW and SGD keep in the shape of the parameter.
+_SHAPED = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
 
 _OTHER_RECIPE = (
     "prepare with the recipe of the checkpoint and load it; to go on in another, give model and "

@@ -34,7 +34,10 @@ _log = logging.getLogger("narrowgate")
 _DTYPE = {name: dtype for dtype, name in FORMAT_OF.items()}
 _HALVES = (torch.bfloat16, torch.float16)
 _live: weakref.WeakSet[Session] = weakref.WeakSet()
-_ORDER = "the order is: model, fully_shard, optimizer, prepare, compile; DistributedDataParallel after prepare"
+_ORDER = (
+    "the order is: model, fully_shard, optimizer, prepare, compile; "
+    "DistributedDataParallel after prepare"
+)
 
 
 @overload
@@ -150,7 +153,7 @@ def prepare(
     )
 
 
-# --- checks, before anything is changed -------------------------------------------------------------
+# --- checks, before anything is changed -----------------------------------------------------
 
 
 def _read_recipe(recipe: str | Plan | None) -> tuple[Recipe, Plan | None]:
@@ -195,8 +198,8 @@ def _check_models(models: Sequence[Any]) -> None:
         sharded = [n for n, p in model.named_parameters() if isinstance(p, DTensor)]
         if sharded:
             raise PrepareError(
-                f"{len(sharded)} parameters are sharded, the first of them {sharded[0]}; this version "
-                f"prepares models that each process holds whole",
+                f"{len(sharded)} parameters are sharded, the first of them {sharded[0]}; this "
+                f"version prepares models that each process holds whole",
                 hint="use DistributedDataParallel after prepare()",
             )
 
@@ -207,7 +210,8 @@ def _check_optimizers(inners: Sequence[Any], models: Sequence[nn.Module]) -> Non
     for inner in inners:
         if isinstance(inner, PreparedOptimizer):
             raise PrepareError(
-                "this optimizer is prepared already", hint="ng.restore(model, optimizer) gives it back"
+                "this optimizer is prepared already",
+                hint="ng.restore(model, optimizer) gives it back",
             )
         if not isinstance(inner, torch.optim.Optimizer):
             raise PrepareError(
@@ -217,7 +221,8 @@ def _check_optimizers(inners: Sequence[Any], models: Sequence[nn.Module]) -> Non
             )
         if isinstance(inner, torch.optim.LBFGS):
             raise PrepareError(
-                "LBFGS needs a closure, and closures cannot be scaled, checked and skipped as one step",
+                "LBFGS needs a closure, and closures cannot be scaled, checked and skipped as one "
+                "step",
                 hint="use another optimizer, or leave this model in FP32 without prepare()",
             )
         for index, group in enumerate(inner.param_groups):
@@ -227,8 +232,8 @@ def _check_optimizers(inners: Sequence[Any], models: Sequence[nn.Module]) -> Non
                     f"{len(strange)} of {len(group['params'])} parameters in group {index} of "
                     f"{type(inner).__name__} are not in the model; the first has shape "
                     f"{tuple(strange[0].shape)}",
-                    hint="make the optimizer from the parameters of the model that is prepared, after "
-                    "every conversion of the model; several models go in as a list",
+                    hint="make the optimizer from the parameters of the model that is prepared, "
+                    "after every conversion of the model; several models go in as a list",
                 )
 
 
@@ -255,8 +260,8 @@ def _check_plan(parameters: dict[str, nn.Parameter], plan: Plan) -> None:
             fqn for fqn in dict.fromkeys([*shapes, *here]) if shapes.get(fqn) != here.get(fqn)
         )
         raise PrepareError(
-            f"the plan is of another model: {parted} has shape {shapes.get(parted)} in the plan and "
-            f"{here.get(parted)} in the model",
+            f"the plan is of another model: {parted} has shape {shapes.get(parted)} in the plan "
+            f"and {here.get(parted)} in the model",
             hint="resolve the recipe again on this model",
         )
 
@@ -276,8 +281,8 @@ def _check_values(
         if row.master == "foreign":
             if id(parameter) in optimized or parameter.requires_grad:
                 raise FormatError(
-                    f"{row.fqn} is {row.format}; a 16-bit recipe trains parameters of fp32, bf16 or "
-                    f"fp16",
+                    f"{row.fqn} is {row.format}; a 16-bit recipe trains parameters of fp32, "
+                    f"bf16 or fp16",
                     hint="convert it first (model.float()), or keep it out of the prepared model",
                 )
             continue
@@ -294,12 +299,12 @@ def _check_values(
             raise FormatError(
                 f"{row.fqn} holds {largest:.9g}; {row.format} holds magnitudes up to "
                 f"{largest_master(row.format):.9g}",
-                hint=f"keep its module in FP32: '{plan.recipe}; {row.fqn.rpartition('.')[0] or '*'}: "
-                f"fp32'",
+                hint="keep its module in FP32: "
+                f"'{plan.recipe}; {row.fqn.rpartition('.')[0] or '*'}: fp32'",
             )
 
 
-# --- changes ------------------------------------------------------------------------------------------
+# --- changes --------------------------------------------------------------------------------
 
 
 def _convert(
@@ -324,13 +329,13 @@ def _convert(
         _widen_norm_buffers(model)
         guard = BufferGuard(model)
         session.guards.append(guard)
-        for row in plan.modules:
+        for change in plan.modules:
             swap(
-                model.get_submodule(row.fqn),
-                row.treatment,
+                model.get_submodule(change.fqn),
+                change.treatment,
                 device=plan.device,
-                compute=_region_of(row.fqn, plan),
-                guard=guard if not row.fqn else None,
+                compute=_region_of(change.fqn, plan),
+                guard=None if change.fqn else guard,
             )
 
 
@@ -368,13 +373,13 @@ def _install(session: Session) -> None:
     if not cpu.installed():
         cpu.install()
         _log.warning(
-            "%s on this CPU: products run as FP32 GEMMs rounded once, and kernels that sum in 16 bits "
-            "are replaced; ng.restore() undoes it",
+            "%s on this CPU: products run as FP32 GEMMs rounded once, and kernels that sum in 16 "
+            "bits are replaced; ng.restore() undoes it",
             " and ".join(formats),
         )
 
 
-# --- and back -----------------------------------------------------------------------------------------
+# --- and back -------------------------------------------------------------------------------
 
 
 def session_of(optimizer: Any) -> Session:
@@ -401,8 +406,8 @@ def session_of(optimizer: Any) -> Session:
 def restore(model: Any, optimizer: Any) -> tuple[Any, Any]:
     """Give back a plain FP32 model and a plain optimizer.
 
-    Masters become the parameters; states stay; gradients are dropped. Process-wide switches go back to
-    what they were, and the CPU kernels go with the last prepared model.
+    Masters become the parameters; states stay; gradients are dropped. Process-wide switches go back
+    to what they were, and the CPU kernels go with the last prepared model.
 
     Args:
         model: What prepare() returned: a model or a list.
@@ -452,8 +457,8 @@ def full_precision_state_dict(model: nn.Module, optimizer: Any) -> dict[str, Any
         optimizer: Its prepared optimizer, or the list of them.
 
     Returns:
-        What ``model.state_dict()`` of the same model in FP32 would be; tied weights stay tied. Tensors
-        that are not joined are the model's own.
+        What ``model.state_dict()`` of the same model in FP32 would be; tied weights stay tied.
+        Tensors that are not joined are the model's own.
 
     Raises:
         PrepareError: The model does not belong to the optimizer.
@@ -474,4 +479,3 @@ def full_precision_state_dict(model: nn.Module, optimizer: Any) -> dict[str, Any
                 joined[parameter] = session.masters.master(parameter)
             state[fqn] = joined[parameter]
     return state
-

@@ -14,7 +14,8 @@ __all__ = ["StepResult"]
 class StepResult:
     """What one optimizer step did; looking at any field waits for the device, once.
 
-    A StepResult is true if the step was applied, so ``if optimizer.step(): ...`` reads as it should.
+    A StepResult is true if the step was applied, so ``if optimizer.step(): ...`` reads as it
+    should.
 
     Args:
         facts: FP64 vector: skipped, loss finite, loss scale, gradient norm, index of the culprit or

@@ -1,12 +1,12 @@
 """What one prepare() call shares: one loss scale, one verdict, one table of masters.
 
-A window reaches from the first backward to the moment when the gradients are cleared. The loss scale
-is frozen in it, so that whatever is accumulated was made with one scale. The verdict is taken at the
-first step after a backward, over the gradients of all optimizers of the call, and every one of them
-follows it: a step is applied everywhere or nowhere, and the loss scale moves once.
+A window reaches from the first backward to the moment when the gradients are cleared. The loss
+scale is frozen in it, so that whatever is accumulated was made with one scale. The verdict is taken
+at the first step after a backward, over the gradients of all optimizers of the call, and every one
+of them follows it: a step is applied everywhere or nowhere, and the loss scale moves once.
 
-Wrong orders are seen without hooks: the identity and the version of each gradient are noted after our
-backward and compared at the step. That is done only where the loss is scaled; with a scale of 1 a
+Wrong orders are seen without hooks: the identity and the version of each gradient are noted after
+our backward and compared at the step. That is done only where the loss is scaled; with a scale of 1 a
 plain ``loss.backward()`` is right.
 """
 
@@ -124,10 +124,10 @@ class Session:
         self._under_way: deque[tuple[Any, torch.Tensor]] = deque()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copy everything but what is under way, and what points to this very object's gradients."""
+        """Copy everything but what is under way and what points to this very object."""
         return {**self.__dict__, "_under_way": deque(), "_verdict": None, "_marks": {}}
 
-    # --- parameters and gradients -----------------------------------------------------------------
+    # --- parameters and gradients ------------------------------------------------------------
 
     def parameters(self) -> list[torch.Tensor]:
         """List the parameters of all optimizers, each once, in the order of their groups."""
@@ -174,7 +174,7 @@ class Session:
         for guard in self.guards:
             guard.open()
 
-    # --- the window -------------------------------------------------------------------------------
+    # --- the window --------------------------------------------------------------------------
 
     def begin_backward(self, loss: torch.Tensor) -> torch.Tensor:
         """Open or continue the window, and scale the loss.
@@ -233,9 +233,7 @@ class Session:
         parameters = self.parameters()
         if self.recipe.default.accumulate:
             self._fold(parameters)
-        self._marks = {
-            p: (id(p.grad), p.grad._version) for p in parameters if p.grad is not None
-        }
+        self._marks = {p: (id(p.grad), p.grad._version) for p in parameters if p.grad is not None}
 
     def _changed(self, parameters: Sequence[torch.Tensor]) -> list[str]:
         """Name the parameters whose gradient is not the one that our backward made."""
@@ -257,11 +255,11 @@ class Session:
         return StepError(
             f"{what}; they would be divided by the loss scale although they were not, or not only, "
             f"multiplied by it",
-            hint="replace loss.backward() by optimizer.backward(loss), and clip_grad_norm_ or other "
-            "changes of .grad by prepare(clip_norm=...) or optimizer.step(max_norm=...)",
+            hint="replace loss.backward() by optimizer.backward(loss), and clip_grad_norm_ or "
+            "other changes of .grad by prepare(clip_norm=...) or optimizer.step(max_norm=...)",
         )
 
-    # --- the verdict ------------------------------------------------------------------------------
+    # --- the verdict -------------------------------------------------------------------------
 
     def verdict(self, optimizer: PreparedOptimizer) -> Verdict:
         """Give the verdict which an optimizer's step must follow, taking it if there is none.
@@ -305,8 +303,8 @@ class Session:
             )
         if parameter.device != self.device:
             raise StepError(
-                f"{self.name_of(parameter)} is on {parameter.device}, and was on {self.device} when "
-                f"prepare() was called",
+                f"{self.name_of(parameter)} is on {parameter.device}, and was on {self.device} "
+                f"when prepare() was called",
                 hint="move the model before prepare()",
             )
 
@@ -392,8 +390,8 @@ class Session:
                 where = f"the loss itself, and {where}"
         return NumericsError(
             f"{config.patience} steps in a row were skipped with the loss scale at its floor "
-            f"{config.floor:.6g}; the last one for {where}. Weights and states are those of the last "
-            f"applied step",
+            f"{config.floor:.6g}; the last one for {where}. Weights and states are those of the "
+            f"last applied step",
             hint="look for a division by zero or a too high learning rate where this parameter is "
             "used, keep that module in FP32 ('...; its.path: fp32'), or use bf16 for its range",
         )

@@ -1,9 +1,10 @@
 """A module keeps its class's name, its keys and its place; only its forward becomes another.
 
-The class of a module is swapped for a subclass of the same name whose forward is wrapped. Wrapping an
-instance's forward would make copies run the original's weights, and hooks cannot be traced into a
-compiled graph; a subclass survives isinstance, state_dict, deepcopy, pickle, compile and sharding.
-What a wrapped forward needs to know is plain data on the instance, so that copies carry it too.
+The class of a module is swapped for a subclass of the same name whose forward is wrapped. Wrapping
+an instance's forward would make copies run the original's weights, and hooks cannot be traced into
+a compiled graph; a subclass survives isinstance, state_dict, deepcopy, pickle, compile and
+sharding. What a wrapped forward needs to know is plain data on the instance, so that copies carry
+it too.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def widen(value: Any) -> Any:
     """Widen all 16-bit floating tensors in a value to FP32, through containers.
 
     Args:
-        value: A tensor, a tuple, list, dict, dataclass or packed sequence of such, or anything else.
+        value: A tensor, a tuple, list, dict, dataclass or packed sequence of such, or anything
+            else.
 
     Returns:
         The same structure with 16-bit tensors in FP32; what holds none is returned as it is.
@@ -53,7 +55,9 @@ def widen(value: Any) -> Any:
         wide = {key: widen(item) for key, item in value.items()}
         return wide if type(value) is dict else type(value)(**wide)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{f.name: widen(getattr(value, f.name)) for f in fields(value) if f.init})
+        return replace(
+            value, **{f.name: widen(getattr(value, f.name)) for f in fields(value) if f.init}
+        )
     return value
 
 
@@ -149,9 +153,13 @@ _WRAPPERS: dict[str, Callable[[Forward], Forward]] = {
 }
 
 
-@functools.cache
+_made: dict[tuple[type[nn.Module], str], type[nn.Module]] = {}
+
+
 def _subclass(base: type[nn.Module], treatment: str) -> type[nn.Module]:
     """Make the subclass of a class whose forward is wrapped; the same one every time."""
+    if (base, treatment) in _made:
+        return _made[base, treatment]
     wrapped = functools.wraps(base.forward)(_WRAPPERS[treatment](base.forward))
     body = {
         "forward": wrapped,
@@ -162,7 +170,10 @@ def _subclass(base: type[nn.Module], treatment: str) -> type[nn.Module]:
         "_narrowgate_base": base,
         "_narrowgate_treatment": treatment,
     }
-    return type(base)(base.__name__, (base,), body)
+    metaclass: Any = type(base)
+    made: type[nn.Module] = metaclass(base.__name__, (base,), body)
+    _made[base, treatment] = made
+    return made
 
 
 def _reduce_ex(self: nn.Module, protocol: Any) -> tuple[Any, ...]:
@@ -172,8 +183,9 @@ def _reduce_ex(self: nn.Module, protocol: Any) -> tuple[Any, ...]:
     while hasattr(base, "_narrowgate_base"):
         treatments.append(base._narrowgate_treatment)
         base = base._narrowgate_base
-    _, _, *rest = object.__reduce_ex__(self, protocol)
-    return (_rebuild, (base, tuple(reversed(treatments))), *rest)
+    reduced = object.__reduce_ex__(self, protocol)
+    assert isinstance(reduced, tuple)
+    return (_rebuild, (base, tuple(reversed(treatments))), *reduced[2:])
 
 
 def _rebuild(base: type[nn.Module], treatments: tuple[str, ...]) -> nn.Module:
@@ -210,7 +222,8 @@ def swap(
 
     Args:
         module: The module, changed in place.
-        treatment: A treatment of the plan: ``region``, ``island``, ``norm``, ``rnn``, ``embedding``.
+        treatment: A treatment of the plan: ``region``, ``island``, ``norm``, ``rnn``,
+            ``embedding``.
         device: Kind of device whose autocast is meant.
         compute: The 16-bit format of the region around; None in an FP32 region.
         guard: What keeps the buffers of a skipped step; on the root of a model only.

@@ -1,7 +1,8 @@
 """Switches of the whole process that change what a matrix product computes: read, set, put back.
 
-By default torch lets CUDA's fp16 and bf16 products reduce in 16 bits. A 16-bit recipe turns that off
-for models on CUDA. ``fp32`` changes nothing; it warns if TF32 is on, since its products are not FP32.
+By default torch lets CUDA's fp16 and bf16 products reduce in 16 bits. A 16-bit recipe turns that
+off for models on CUDA. ``fp32`` changes nothing; it warns if TF32 is on, since its products are not
+FP32.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The two ways in which an optimizer's update reaches split masters.
 
 AdamW, Adam and SGD run as one op per group and format: gradients are read in their own format,
-unscaled and clipped in FP32 registers, and a step is skipped by a device flag, without a read by the
-host. Any other optimizer gets its masters materialised in FP32, one group at a time, takes its own
-step on them, and they are split again; whether to step at all must then be read by the host.
+unscaled and clipped in FP32 registers, and a step is skipped by a device flag, without a read by
+the host. Any other optimizer gets its masters materialised in FP32, one group at a time, takes its
+own step on them, and they are split again; whether to step at all must then be read by the host.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def update(
         group: The group.
         masters: The remainders.
         gradient: Gives each parameter's gradient.
-        mult: 0-d FP32 tensor by which gradients are multiplied: 1 / loss scale, times the clip factor.
+        mult: 0-d FP32 tensor by which gradients are multiplied: 1 / loss scale, times the clip
+            factor.
         skip: 0-d FP32 tensor; nonzero leaves everything as it is.
 
     Returns:
@@ -77,9 +78,7 @@ def update(
             remainders: list[torch.Tensor] = []
         else:  # without a master, the remainder of each step is dropped
             remainders = [
-                masters.remainders[p]
-                if p in masters
-                else torch.zeros_like(p, dtype=torch.int16)
+                masters.remainders[p] if p in masters else torch.zeros_like(p, dtype=torch.int16)
                 for p in parameters
             ]
         gradients = [g for p in parameters if (g := gradient(p)) is not None]

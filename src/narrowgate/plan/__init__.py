@@ -1,4 +1,4 @@
-"""What is wanted: recipes, descriptions of models, and the plan that joins the two. No torch here."""
+"""What is wanted: recipes, descriptions of models, the plan that joins the two. No torch here."""
 
 from narrowgate.plan.model import ModelInfo, ModuleInfo, Owner, ParamInfo
 from narrowgate.plan.recipe import ALIASES, BASES, KEYS, Entry, LossScale, Recipe, Rule, parse

@@ -55,10 +55,12 @@ class ParamInfo:
         fqn: Its first name.
         owners: Every module that holds it, in the order of the model.
         shape: Its shape.
-        dtype: Format it is stored in now, by its format name; a name torch alone knows stays torch's.
+        dtype: Format it is stored in now, by its format name; a name torch alone knows stays
+            torch's.
         trainable: Whether it asks for gradients.
         optimized: Whether an optimizer of the same prepare() holds it.
-        shares_storage_with: First name of another parameter whose memory overlaps; None if none does.
+        shares_storage_with: First name of another parameter whose memory overlaps; None if none
+            does.
     """
 
     fqn: str

@@ -2,9 +2,10 @@
 
     BASE(key=value, ...); GLOB: BASE(...); GLOB: BASE(...)
 
-The first entry is the default. Each further entry is a rule: its glob is matched on module paths, it
-covers the modules below a module that it matches, and the first rule that matches wins. Everything
-numeric is said here and nowhere else, so a recipe string is the whole of an experiment's precision.
+The first entry is the default. Each further entry is a rule: its glob is matched on module paths,
+it covers the modules below a module that it matches, and the first rule that matches wins.
+Everything numeric is said here and nowhere else, so a recipe string is the whole of an experiment's
+precision.
 
 `str(recipe)` is the normal form: keys at their default are left out, the rest stand in the order of
 `KEYS`, and two spellings of one wish (`bf16(master=params)`, `bf16-mixed`) print alike.
@@ -40,7 +41,8 @@ ALIASES: dict[str, str] = {
 
 #: Each key with what it takes. The loss-scale machine's own keys need ``loss_scale=dynamic``.
 KEYS: dict[str, str] = {
-    "master": "split | params | none: where the exact FP32 weight lives (none is unsafe: no master)",
+    "master": "split | params | none: where the exact FP32 weight lives (none is unsafe: no "
+    "master)",
     "residual": "fp32: the output of embeddings is widened, so the residual stream is FP32",
     "accumulate": "fp32: micro-batch gradients of 16-bit parameters are summed in FP32",
     "loss_scale": "dynamic | off | a positive number",
@@ -49,7 +51,8 @@ KEYS: dict[str, str] = {
     "growth": "the factor by which the loss scale grows",
     "backoff": "the factor by which it falls after a non-finite step",
     "interval": "clean steps between growths",
-    "hysteresis": "non-finite steps which are forgiven before it falls, counting the one it falls on",
+    "hysteresis": "non-finite steps which are forgiven before it falls, counting the one it falls "
+    "on",
     "floor": "the smallest loss scale",
     "ceiling": "the largest loss scale",
 }
@@ -67,7 +70,8 @@ class LossScale:
         mode: ``"off"``, ``"static"`` or ``"dynamic"``.
         value: The static loss scale; 1.0 when off; unused when dynamic.
         preset: Name of the machine whose defaults the dynamic loss scale starts from.
-        changes: The machine's fields which the recipe sets, as (field, value) in the order of `KEYS`.
+        changes: The machine's fields which the recipe sets, as (field, value) in the order of
+            `KEYS`.
     """
 
     mode: str
@@ -173,9 +177,9 @@ class Recipe:
     def loss_scale(self) -> LossScale:
         """The loss scaling of the whole model: the default's, or dynamic if a rule needs fp16."""
         said = self.default.loss_scale
-        if said.mode == "off" and self.default.compute != "fp16":
-            if any(rule.entry.compute == "fp16" for rule in self.rules):
-                return LossScale(mode="dynamic")
+        needed = any(rule.entry.compute == "fp16" for rule in self.rules)
+        if needed and said.mode == "off" and self.default.compute != "fp16":
+            return LossScale(mode="dynamic")
         return said
 
     def __str__(self) -> str:
@@ -188,7 +192,8 @@ def parse(text: str) -> Recipe:
     """Read a recipe from its one-line form.
 
     Args:
-        text: ``BASE(key=value, ...); GLOB: BASE(...); ...``, or one of Apex's levels ``O0`` to ``O3``.
+        text: ``BASE(key=value, ...); GLOB: BASE(...); ...``, or one of Apex's levels ``O0`` to
+            ``O3``.
 
     Returns:
         The recipe in normal form: ``parse(str(recipe)) == recipe``.
@@ -214,7 +219,8 @@ def parse(text: str) -> Recipe:
         glob, colon, wish = part.partition(":")
         if not colon or not glob.strip() or not wish.strip():
             raise RecipeError(
-                f"the rule {part!r} in the recipe {text!r} is not of the form GLOB: BASE(key=value)",
+                f"the rule {part!r} in the recipe {text!r} is not of the form GLOB: "
+                "BASE(key=value)",
                 hint="for example 'bf16; lm_head: fp32' keeps the module lm_head in FP32",
             )
         rules.append(Rule(glob=glob.strip(), entry=_rule_entry(glob.strip(), wish.strip(), text)))
@@ -311,7 +317,9 @@ def _checked_entry(base: str, given: dict[str, str], text: str) -> Entry:
     master = _one_of("master", given.get("master", master), ("split", "params", "none"))
     base = f"{compute}-mixed" if master == "params" else compute
     residual = "residual" in given and bool(_one_of("residual", given["residual"], ("fp32",)))
-    accumulate = "accumulate" in given and bool(_one_of("accumulate", given["accumulate"], ("fp32",)))
+    accumulate = "accumulate" in given and bool(
+        _one_of("accumulate", given["accumulate"], ("fp32",))
+    )
     for key, said in (("residual", residual), ("accumulate", accumulate)):
         if said and master == "params":
             raise RecipeError(

@@ -1,9 +1,11 @@
-"""Resolving: one recipe against one model gives one plan. Which tensor gets which format is decided
-here and nowhere else.
+"""Resolving: one recipe against one model gives one plan.
+
+Which tensor gets which format is decided here and nowhere else.
 
 One narrowing rule holds: an allow-list by module kind goes to 16 bits, everything else stays FP32,
 and the row says why. A list of exceptions the other way round fails on the first model with a
-state-space matrix or a spectral norm in it. A tied parameter is narrowed only if all its owners are.
+state-space matrix or a spectral norm in it. A tied parameter is narrowed only if all its owners
+are.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ def resolve(model: ModelInfo, recipe: Recipe) -> Plan:
         recipe: The wish.
 
     Returns:
-        The plan: a row for each parameter and each changed module, with reasons, and notes for rules
+        The plan: a row for each parameter and each changed module, with reasons, and notes for
+            rules
         that matched nothing, rules shadowed by earlier ones and large parts left in FP32.
     """
     chosen, rule_notes = _choose(model, recipe)
@@ -99,7 +102,9 @@ def _param_row(
     if recipe.is_passthrough:
         return row(param.dtype, kept, f"{recipe.default.base} leaves parameters as they are")
     if param.trainable and not param.optimized:
-        return row("fp32", "frozen", "asks for gradients, but no optimizer given to prepare holds it")
+        return row(
+            "fp32", "frozen", "asks for gradients, but no optimizer given to prepare holds it"
+        )
     entries = []
     for owner in param.owners:
         entry = chosen[owner.module]
@@ -114,7 +119,9 @@ def _param_row(
         return row("fp32", kept, f"shares memory with {param.shares_storage_with}")
     entry, kind = entries[0], modules[param.owners[0].module].kind
     if not param.optimized:
-        return row(entry.compute, "frozen", f"{kind}: frozen, rounded to nearest without a remainder")
+        return row(
+            entry.compute, "frozen", f"{kind}: frozen, rounded to nearest without a remainder"
+        )
     reasons = {
         "split": f"{kind}: {entry.compute} half, with the remainder it is the FP32 master",
         "none": f"{kind}: UNSAFE, no master: updates smaller than half an ulp are lost",
@@ -147,10 +154,8 @@ def _raw_notes(
         return []
     owners = {param.fqn: modules[param.owners[0].module].class_name for param in model.params}
     classes = ", ".join(sorted({owners[row.fqn] for row in raw}))
-    return [
-        f"{elements:,} of {total:,} elements stay FP32 as raw parameters of {classes}: "
-        f"put them into Linear, Conv or Embedding modules to have them narrowed"
-    ]
+    told = f"{elements:,} of {total:,} elements stay FP32 as raw parameters of {classes}"
+    return [f"{told}: put them into Linear, Conv or Embedding modules to have them narrowed"]
 
 
 def _module_rows(model: ModelInfo, chosen: dict[str, Entry]) -> tuple[ModuleRow, ...]:
@@ -166,7 +171,9 @@ def _module_rows(model: ModelInfo, chosen: dict[str, Entry]) -> tuple[ModuleRow,
         if not entry.is_16bit:
             continue
         if module.kind == "Parametrization":
-            rows.append(_row(module, "fp32", "island", "weights are computed in FP32, then rounded"))
+            rows.append(
+                _row(module, "fp32", "island", "weights are computed in FP32, then rounded")
+            )
         elif module.kind == "RNN" and (entry.narrows or model.device == "cpu"):
             rows.append(_row(module, "fp32", "rnn", "fused FP32 recurrence, output rounded once"))
         elif module.kind in _NORMS and entry.narrows:

@@ -27,8 +27,9 @@ class ParamRow:
         fqn: First name of the parameter.
         shape: Its shape.
         format: Format of the parameter itself; its gradient has the same.
-        master: ``params``: the parameter is the FP32 master. ``split``: a 16-bit remainder beside it
-            makes the FP32 master. ``none``: there is no master. ``frozen``: no optimizer holds it.
+        master: ``params``: the parameter is the FP32 master. ``split``: a 16-bit remainder beside
+            it makes the FP32 master. ``none``: there is no master. ``frozen``: no optimizer holds
+            it.
             ``foreign``: not a real floating-point parameter; left alone.
         reason: Why.
     """
