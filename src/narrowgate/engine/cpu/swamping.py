@@ -190,8 +190,10 @@ def _index_add(lookup: Lookup, wide: Wide) -> Kernel:
 
 
 _FUNCTIONAL = (
+    "_adaptive_avg_pool2d_backward",
     "_embedding_bag_dense_backward",
     "_logcumsumexp",
+    "adaptive_max_pool2d_backward",
     "avg_pool2d_backward",
     "col2im",
     "embedding_dense_backward",
