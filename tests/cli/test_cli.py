@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import typer
 
 import narrowgate
 from narrowgate import cli
@@ -97,9 +98,11 @@ def test_without_the_extra_the_way_to_it_is_printed(capsys, monkeypatch):
     )
 
 
-def test_ctrl_c_ends_with_130(monkeypatch):
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, typer.Abort])
+def test_ctrl_c_ends_with_130(interruption, monkeypatch):
+    # Which of the two comes out of typer depends on its version.
     def interrupted(*_, **__):
-        raise KeyboardInterrupt
+        raise interruption
 
     monkeypatch.setattr(console.subprocess, "run", interrupted)
     assert cli.main(["doctor"]) == 130
