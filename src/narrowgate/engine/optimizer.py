@@ -9,28 +9,20 @@ checksums of their halves, states in their own format, the loss scale and the co
 from __future__ import annotations
 
 from collections.abc import Callable
-from copy import deepcopy
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
+from narrowgate.engine import optimizer_state
 from narrowgate.engine.follow import FollowedScheduler
-from narrowgate.engine.masters import remainder_to_bytes
 from narrowgate.engine.result import StepResult
 from narrowgate.engine.session import Session, Verdict
 from narrowgate.engine.update import has_own_op, materialised_step, update
-from narrowgate.errors import CheckpointError, StepError
+from narrowgate.errors import StepError
 from narrowgate.plan import Plan
 
 __all__ = ["PreparedOptimizer"]
-
-#: Key under which the first group carries what belongs to the whole call. Only there do distributed
-#: checkpoints carry it: they drop what stands beside "state" and "param_groups".
-_KEY = "narrowgate"
-_SCHEMA = 1
-_REMAINDER = "master_lo"
-_CHECKSUM = "master_check"
 
 
 class PreparedOptimizer(Optimizer):
@@ -54,7 +46,7 @@ class PreparedOptimizer(Optimizer):
         _move_hooks(inner, self)
         self._guard = inner.register_step_pre_hook(self._refuse_inner_step)
         if not session.recipe.is_passthrough:
-            self._publish()
+            optimizer_state.publish(self.param_groups[0], session)
 
     # --- what a torch optimizer is -----------------------------------------------------------
 
@@ -201,7 +193,7 @@ class PreparedOptimizer(Optimizer):
         with torch.no_grad():
             touched, saturated = self._update(mult.float(), verdict)
         session.masters.refresh(touched)
-        self._publish()
+        optimizer_state.publish(self.param_groups[0], session)
         self._backwards = 0
         result = self._result(self._facts(verdict, norm, touched, saturated))
         session.poll(result, verdict.halted)
@@ -247,7 +239,7 @@ class PreparedOptimizer(Optimizer):
         """
         self._guard.remove()
         _move_hooks(self, self._inner)
-        self.param_groups[0].pop(_KEY, None)
+        optimizer_state.withdraw(self.param_groups[0])
         for group in self.param_groups:
             on_device = group.get("fused") or group.get("capturable")
             for parameter in group["params"]:
@@ -299,7 +291,7 @@ class PreparedOptimizer(Optimizer):
         for parameter in self._held():
             if parameter.grad is not None:
                 self.state.setdefault(parameter, {})
-        self._publish()
+        optimizer_state.publish(self.param_groups[0], self._session)
 
     def _step_inner(self, group: dict[str, Any], mult: torch.Tensor) -> list[torch.Tensor]:
         """Let the inner optimizer step on materialised masters."""
@@ -391,35 +383,30 @@ class PreparedOptimizer(Optimizer):
         self._last = StepResult(facts, self._session.labels)
         return self._last
 
-    # --- checkpoints -------------------------------------------------------------------------
-
-    def _publish(self) -> None:
-        """Keep the live state of the whole call in the first group, where checkpoints carry it."""
-        self.param_groups[0][_KEY] = {
-            "schema": _SCHEMA,
-            "recipe": str(self._session.recipe),
-            "machine": self._session.scaler.state,
-        }
+    # --- checkpoints ------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Give groups and states, with remainders as bytes and the checksums of their halves.
 
         Returns:
-            What torch's optimizers return; save it with the model's ``state_dict`` of the same
-            step.
+            What torch's optimizers return; save it with the model's of the same step.
         """
         packed = Optimizer.state_dict(self)
         if self._session.recipe.is_passthrough:
             return packed
-        masters = self._session.masters
-        state = {key: dict(value) for key, value in packed["state"].items()}
-        numbers = (n for group in packed["param_groups"] for n in group["params"])
-        for number, parameter in zip(numbers, self._held(), strict=True):
-            if parameter in masters:
-                held = state.setdefault(number, {})
-                held[_REMAINDER] = remainder_to_bytes(masters.remainders[parameter])
-                held[_CHECKSUM] = masters.checksum_bytes(parameter)
-        return {**packed, "state": state}
+        return optimizer_state.pack(packed, self._held(), self._session)
+
+    def check_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Refuse a state that cannot be loaded whole; nothing is changed.
+
+        Args:
+            state_dict: What `load_state_dict` would be given.
+
+        Raises:
+            CheckpointError: It is of another recipe or optimizer, of a plain optimizer, or
+                incomplete.
+        """
+        optimizer_state.check(state_dict, self.param_groups, self._session)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what `state_dict` gave; every bit and every format comes back as it was.
@@ -433,143 +420,17 @@ class PreparedOptimizer(Optimizer):
         Raises:
             CheckpointError: It is of another recipe, of a plain optimizer, or incomplete.
         """
-        session = self._session
-        session.require_live()
+        self._session.require_live()
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = hook(self, state_dict) or state_dict
         self.check_state_dict(state_dict)
-        if session.recipe.is_passthrough:
-            self._load_plain(state_dict)
+        if self._session.recipe.is_passthrough:
+            optimizer_state.load_plain(self._inner, state_dict)
         else:
-            self._load_prepared(state_dict)
+            optimizer_state.load(self._inner, state_dict, self._session)
+            self._backwards = 0
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
-
-    def _load_plain(self, state_dict: dict[str, Any]) -> None:
-        """Load as torch does, keeping the very dicts and lists that others may hold."""
-        groups, state = self._inner.param_groups, self._inner.state
-        self._inner.load_state_dict(state_dict)
-        new_groups, new_state = self._inner.param_groups, self._inner.state
-        for old, new in zip(groups, new_groups, strict=True):
-            old.update(new)
-        state.clear()
-        state.update(new_state)
-        self._inner.param_groups, self._inner.state = groups, state
-
-    def check_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Refuse a state that cannot be loaded whole; nothing is changed.
-
-        Args:
-            state_dict: What `load_state_dict` would be given.
-
-        Raises:
-            CheckpointError: It is of another recipe or optimizer, of a plain optimizer, or
-                incomplete.
-        """
-        groups = state_dict.get("param_groups")
-        if not groups or "state" not in state_dict:
-            raise CheckpointError(
-                "this is no optimizer state: it has no param_groups or no state",
-                hint="pass what optimizer.state_dict() returned",
-            )
-        sizes = [len(group["params"]) for group in groups]
-        here = [len(group["params"]) for group in self.param_groups]
-        if sizes != here:
-            raise CheckpointError(
-                f"the optimizer state has groups of {sizes} parameters; this optimizer has {here}",
-                hint="build model and optimizer as they were when the state was saved",
-            )
-        told = groups[0].get(_KEY)
-        recipe = str(self._session.recipe)
-        if told is None and self._session.recipe.is_passthrough:
-            return
-        if told is None:
-            raise CheckpointError(
-                f"the optimizer state has no loss-scale state and no masters: a plain optimizer "
-                f"saved it, and this one was prepared with {recipe!r}",
-                hint="load it into the plain optimizer and model first, then call prepare()",
-            )
-        if told.get("schema") != _SCHEMA:
-            raise CheckpointError(
-                f"optimizer state of schema {told.get('schema')}; this version knows {_SCHEMA}",
-                hint="load it with the version of narrowgate that saved it",
-            )
-        if told["recipe"] != recipe:
-            raise CheckpointError(
-                f"the optimizer state is of the recipe {told['recipe']!r}; this optimizer was "
-                f"prepared with {recipe!r}",
-                hint=_OTHER_RECIPE,
-            )
-        numbers = [n for group in groups for n in group["params"]]
-        for number, parameter in zip(numbers, self._held(), strict=True):
-            held = state_dict["state"].get(number, {})
-            name = self._session.name_of(parameter)
-            expected = {_REMAINDER: (*parameter.shape, 2), _CHECKSUM: (8,)}
-            for key, shape in expected.items() if parameter in self._session.masters else ():
-                found = tuple(held[key].shape) if key in held else None
-                if found != shape:
-                    raise CheckpointError(
-                        f"the optimizer state of {name} has {key} of shape {found}; "
-                        f"it must be {shape}",
-                        hint="the state is incomplete or of another model",
-                    )
-            for key in _SHAPED:
-                if held.get(key) is not None and held[key].shape != parameter.shape:
-                    raise CheckpointError(
-                        f"the optimizer state of {name} has {key} of shape "
-                        f"{tuple(held[key].shape)}; the parameter's is {tuple(parameter.shape)}",
-                        hint="the state is of another model",
-                    )
-
-    def _load_prepared(self, state_dict: dict[str, Any]) -> None:
-        """Take groups, states, remainders and the loss scale from a checked state."""
-        session = self._session
-        numbers = [n for group in state_dict["param_groups"] for n in group["params"]]
-        live = self.state
-        live.clear()
-        for number, parameter in zip(numbers, self._held(), strict=True):
-            loaded = state_dict["state"].get(number, {})
-            kept = {
-                key: _place(value, parameter.device)
-                for key, value in loaded.items()
-                if key not in (_REMAINDER, _CHECKSUM)
-            }
-            if kept:
-                live[parameter] = kept
-            if parameter in session.masters:
-                session.masters.load(parameter, loaded[_REMAINDER], loaded[_CHECKSUM])
-        machine = session.scaler.state
-        for old, new in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            kept_params = old["params"]
-            names = old.get("param_names")
-            old.update({k: deepcopy(v) for k, v in new.items() if k not in ("params", _KEY)})
-            old["params"] = kept_params
-            if names is not None:
-                old["param_names"] = new.get("param_names", names)
-        machine.copy_(state_dict["param_groups"][0][_KEY]["machine"])
-        self._inner.__setstate__({})
-        session.clear()
-        self._publish()
-
-
-#: States which Adam, AdamW and SGD keep in the shape of the parameter.
-_SHAPED = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
-
-_OTHER_RECIPE = (
-    "prepare with the recipe of the checkpoint and load it; to go on in another, give model and "
-    "optimizer back with ng.restore() and prepare them again"
-)
-
-
-def _place(value: Any, device: torch.device) -> Any:
-    """Copy a state to a device in its own format, through containers."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().to(device=device, copy=True)
-    if isinstance(value, dict):
-        return {key: _place(item, device) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_place(item, device) for item in value)
-    return deepcopy(value)
 
 
 def _move_hooks(old: Optimizer, new: Optimizer) -> None:

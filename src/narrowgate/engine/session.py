@@ -6,8 +6,8 @@ at the first step after a backward, over the gradients of all optimizers of the 
 of them follows it: a step is applied everywhere or nowhere, and the loss scale moves once.
 
 Wrong orders are seen without hooks: the identity and the version of each gradient are noted after
-our backward and compared at the step. That is done only where the loss is scaled; with a scale of 1 a
-plain ``loss.backward()`` is right.
+our backward and compared at the step. That is done only where the loss is scaled; with a scale of 1
+a plain ``loss.backward()`` is right.
 """
 
 from __future__ import annotations

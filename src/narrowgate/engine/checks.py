@@ -1,0 +1,158 @@
+"""What prepare() refuses, and says about it, before anything is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from narrowgate.engine.optimizer import PreparedOptimizer
+from narrowgate.engine.swap import is_prepared
+from narrowgate.errors import FormatError, PrepareError, RecipeError
+from narrowgate.ops import largest_master
+from narrowgate.plan import Plan, Recipe, parse
+
+__all__ = ["check_models", "check_optimizers", "check_plan", "check_values", "read_recipe"]
+
+_ORDER = (
+    "the order is: model, fully_shard, optimizer, prepare, compile; "
+    "DistributedDataParallel after prepare"
+)
+
+
+def read_recipe(recipe: str | Plan | None) -> tuple[Recipe, Plan | None]:
+    """Read what was given as a recipe."""
+    if isinstance(recipe, str) and recipe.startswith("@"):
+        path = Path(recipe[1:])
+        try:
+            recipe = Plan.from_json(path.read_text())
+        except OSError as error:
+            raise RecipeError(
+                f"the plan {path} cannot be read: {error.strerror}",
+                hint="'@FILE' names a file that Plan.to_json() wrote",
+            ) from error
+    if isinstance(recipe, Plan):
+        return parse(recipe.recipe), recipe
+    return parse("bf16" if recipe is None else recipe), None
+
+
+def check_models(models: Sequence[Any]) -> None:
+    """Refuse what is no model, and models in the wrong order."""
+    for model in models:
+        if not isinstance(model, nn.Module):
+            raise PrepareError(
+                f"prepare() takes a torch.nn.Module or a list of them; got {type(model).__name__}",
+                hint="model, optimizer = ng.prepare(model, optimizer, 'bf16')",
+            )
+        name = type(model).__name__
+        if any(is_prepared(module) for module in model.modules()):
+            raise PrepareError(
+                f"this {name} is prepared already, or holds a part that is",
+                hint="ng.restore(model, optimizer) gives it back; several models that share parts "
+                "go into one call: ng.prepare([a, b], ...)",
+            )
+        if isinstance(model, torch.jit.ScriptModule):
+            raise PrepareError(f"{name} is scripted", hint="prepare the model before scripting it")
+        compiled = hasattr(model, "_orig_mod") or model._compiled_call_impl is not None
+        if compiled:
+            raise PrepareError(f"this {name} is compiled already", hint=_ORDER)
+        wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+        if isinstance(model, wrappers):
+            raise PrepareError(f"the model is wrapped in {name} already", hint=_ORDER)
+        sharded = [n for n, p in model.named_parameters() if isinstance(p, DTensor)]
+        if sharded:
+            raise PrepareError(
+                f"{len(sharded)} parameters are sharded, the first of them {sharded[0]}; this "
+                f"version prepares models that each process holds whole",
+                hint="use DistributedDataParallel after prepare()",
+            )
+
+
+def check_optimizers(inners: Sequence[Any], models: Sequence[nn.Module]) -> None:
+    """Refuse what is no optimizer, and optimizers of other models."""
+    known = {id(p) for model in models for p in model.parameters()}
+    for inner in inners:
+        if isinstance(inner, PreparedOptimizer):
+            raise PrepareError(
+                "this optimizer is prepared already",
+                hint="ng.restore(model, optimizer) gives it back",
+            )
+        if not isinstance(inner, torch.optim.Optimizer):
+            raise PrepareError(
+                f"prepare() takes a torch.optim.Optimizer or a list of them; "
+                f"got {type(inner).__name__}",
+                hint="make the optimizer first: torch.optim.AdamW(model.parameters())",
+            )
+        if isinstance(inner, torch.optim.LBFGS):
+            raise PrepareError(
+                "LBFGS needs a closure, and closures cannot be scaled, checked and skipped as one "
+                "step",
+                hint="use another optimizer, or leave this model in FP32 without prepare()",
+            )
+        for index, group in enumerate(inner.param_groups):
+            strange = [p for p in group["params"] if id(p) not in known]
+            if strange:
+                raise PrepareError(
+                    f"{len(strange)} of {len(group['params'])} parameters in group {index} of "
+                    f"{type(inner).__name__} are not in the model; the first has shape "
+                    f"{tuple(strange[0].shape)}",
+                    hint="make the optimizer from the parameters of the model that is prepared, "
+                    "after every conversion of the model; several models go in as a list",
+                )
+
+
+def check_plan(parameters: dict[str, nn.Parameter], plan: Plan) -> None:
+    """Refuse a plan of another model."""
+    shapes = {row.fqn: row.shape for row in plan.params}
+    here = {fqn: tuple(parameter.shape) for fqn, parameter in parameters.items()}
+    if shapes != here:
+        parted = next(
+            fqn for fqn in dict.fromkeys([*shapes, *here]) if shapes.get(fqn) != here.get(fqn)
+        )
+        raise PrepareError(
+            f"the plan is of another model: {parted} has shape {shapes.get(parted)} in the plan "
+            f"and {here.get(parted)} in the model",
+            hint="resolve the recipe again on this model",
+        )
+
+
+def check_values(
+    parameters: dict[str, nn.Parameter], plan: Plan, held: Sequence[torch.Tensor]
+) -> None:
+    """Refuse parameters that cannot be stored, or trained, in their formats."""
+    optimized = {id(p) for p in held}
+    for row in plan.params:
+        parameter = parameters[row.fqn]
+        if parameter.grad is not None:
+            raise PrepareError(
+                f"{row.fqn} has a gradient already",
+                hint="call optimizer.zero_grad() before prepare()",
+            )
+        if row.master == "foreign":
+            if id(parameter) in optimized or parameter.requires_grad:
+                raise FormatError(
+                    f"{row.fqn} is {row.format}; a 16-bit recipe trains parameters of fp32, "
+                    f"bf16 or fp16",
+                    hint="convert it first (model.float()), or keep it out of the prepared model",
+                )
+            continue
+        values = parameter.detach()
+        if not values.numel():
+            continue
+        largest = float(values.abs().amax())
+        if not largest < float("inf"):
+            raise FormatError(
+                f"{row.fqn} holds {largest} before training has begun",
+                hint="look at how it is initialised",
+            )
+        if row.format in ("bf16", "fp16") and largest > largest_master(row.format):
+            raise FormatError(
+                f"{row.fqn} holds {largest:.9g}; {row.format} holds magnitudes up to "
+                f"{largest_master(row.format):.9g}",
+                hint="keep its module in FP32: "
+                f"'{plan.recipe}; {row.fqn.rpartition('.')[0] or '*'}: fp32'",
+            )
