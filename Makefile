@@ -47,7 +47,7 @@ test-all: lint  ## the slow sweeps too, and the GPU's where there is one
 
 docs: venv  ## write the generated reference and build the pages into site/
 	$(BIN)/python tools/generate.py --mode write
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir site
 	@echo "open site/index.html"
 
 clean:  ## remove what was built, but not .venv
