@@ -60,6 +60,8 @@ def signature(name: str, value: Callable[..., object]) -> str:
     found = inspect.signature(value)
     arguments = [p for p in found.parameters.values() if p.name not in ("self", "cls")]
     found = found.replace(parameters=arguments)
+    if inspect.isclass(value):
+        found = found.replace(return_annotation=inspect.Signature.empty)
     short = f"{name}{found}"
     if len(short) <= 90:
         return unquoted(short)
