@@ -4,21 +4,29 @@ No other module imports a private name, and a test checks that each one here sti
 does what is asked of it; so a new torch release breaks one file, with the reason beside the name.
 
 Group 1, the dispatcher. ``torch.library`` has public calls to add a kernel and to fetch the one it
-covers, but none to take a kernel away again, to ask which operators have one at a key, or to leave
-a key out while a kernel calls on.
+covers, but none to take a kernel away again, to ask which operators have one at a key, to read an
+operator's arguments, or to leave a key out while a kernel calls on.
+
+Group 2, the processor. ``torch.cpu`` has no public word on the formats oneDNN has kernels for.
 """
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import torch
 
 __all__ = [
+    "argument_defaults",
     "destroy_library",
+    "native_bf16",
+    "native_fp16",
+    "open_library",
+    "register_kernel",
     "registered_at",
-    "resize_output",
     "without_autocast_cpu",
 ]
 
@@ -27,13 +35,47 @@ __all__ = [
 _AUTOCAST_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 
 
+def open_library() -> torch.library.Library:
+    """Open a handle through which kernels for ATen's operators are registered.
+
+    Public, but untyped; it is here beside the call that closes it.
+    """
+    return torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+
+
+def register_kernel(
+    library: torch.library.Library,
+    name: str,
+    kernel: Callable[..., Any],
+    key: str,
+    *,
+    with_keyset: bool = False,
+) -> None:
+    """Put ``kernel`` over what an operator has at a dispatch key.
+
+    The call is public, but untyped. Private is what it answers with: the dispatcher warns, once per
+    process, at whichever operator comes first, that a kernel is covered by another. Whoever
+    installs says that itself, so this one message is silenced here, and nothing else is.
+
+    Args:
+        library: From :func:`open_library`; destroying it brings the old kernel back.
+        name: The operator, with its overload, without ``aten::``.
+        kernel: The function to call.
+        key: The dispatch key.
+        with_keyset: Whether ``kernel`` wants the dispatch keys as its first argument.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Warning only once for all operators")
+        library.impl(name, kernel, key, with_keyset=with_keyset)  # type: ignore[no-untyped-call]
+
+
 def destroy_library(library: torch.library.Library) -> None:
     """Take back every kernel registered through ``library``.
 
     Public name missing: a ``Library.close()``. Dropping the last reference does the same, but when
     that happens is up to whoever else holds one.
     """
-    library._destroy()
+    library._destroy()  # type: ignore[no-untyped-call]
 
 
 def registered_at(key: str) -> frozenset[str]:
@@ -50,14 +92,6 @@ def registered_at(key: str) -> frozenset[str]:
     return frozenset(torch._C._dispatch_get_registrations_for_dispatch_key(key))
 
 
-def resize_output(out: torch.Tensor, shape: torch.Size) -> None:
-    """Give ``out`` the shape of a result as ``out=`` does, with torch's own warning.
-
-    Public name missing: ``out=`` semantics for kernels written in Python.
-    """
-    torch.ops.aten._resize_output_.default(out, list(shape), out.device)
-
-
 def without_autocast_cpu() -> AbstractContextManager[Any]:
     """Leave CPU autocast out for the calls made inside: what torch's own autocast kernels do.
 
@@ -65,3 +99,33 @@ def without_autocast_cpu() -> AbstractContextManager[Any]:
     the cast cache on leaving the outermost region and costs several times as much per call.
     """
     return cast("AbstractContextManager[Any]", torch._C._ExcludeDispatchKeyGuard(_AUTOCAST_CPU))
+
+
+def argument_defaults(op: Any) -> dict[str, tuple[bool, Any]]:
+    """Read an operator's arguments from its schema.
+
+    Public name missing: the schema of an operator.
+
+    Args:
+        op: An overload, for instance ``torch.ops.aten.sum.default``.
+
+    Returns:
+        By name, in order: whether it is keyword-only, and its default (None where it has none).
+    """
+    return {a.name: (a.kwarg_only, a.default_value) for a in op._schema.arguments}
+
+
+# -- 2. the processor --------------------------------------------------------------------------
+
+
+def native_bf16() -> bool:
+    """Tell whether oneDNN has bf16 kernels for this processor.
+
+    Public name missing: the flag; ``torch.backends.mkldnn`` says only that oneDNN is there.
+    """
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def native_fp16() -> bool:
+    """Tell whether oneDNN has fp16 kernels for this processor. Public name missing: as above."""
+    return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - torch's own documentation calls it so
 
 from narrowgate.engine.audits.case import ADDENDS, Case, Make, case, grad, ones, signs, zeros_index
 from narrowgate.engine.audits.forward import TINY

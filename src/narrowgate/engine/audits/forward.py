@@ -1,4 +1,4 @@
-"""Forward cases of the swamping audit: sums, products, norms, pools, losses, scattered additions."""
+"""Forward cases of the swamping audit: sums, products, norms, pools, losses, indexed sums."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - torch's own documentation calls it so
 
 from narrowgate.engine.audits.case import ADDENDS, Case, Make, case, signs, zeros_index
 
@@ -64,9 +64,7 @@ def _products() -> Iterator[Case]:
     yield case("mm transposed", lambda m: m(n, 2).t() @ m(n, 2), n)
     yield case("addmm", lambda m: torch.addmm(m(2, 2, value=0.0), m(2, n), m(n, 2)), n)
     yield case("bmm", lambda m: torch.bmm(m(2, 1, n), m(2, n, 1)), n)
-    yield case(
-        "baddbmm", lambda m: torch.baddbmm(m(2, 1, 1, value=0.0), m(2, 1, n), m(2, n, 1)), n
-    )
+    yield case("baddbmm", lambda m: torch.baddbmm(m(2, 1, 1, value=0.0), m(2, 1, n), m(2, n, 1)), n)
     yield case("addbmm", lambda m: torch.addbmm(m(1, 1, value=0.0), m(n, 1, 1), m(n, 1, 1)), n)
     yield case("mv", lambda m: torch.mv(m(2, n), m(n)), n)
     yield case("addmv", lambda m: torch.addmv(m(2, value=0.0), m(2, n), m(n)), n)

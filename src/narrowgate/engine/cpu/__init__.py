@@ -21,7 +21,7 @@ from torch.library import Library
 from narrowgate.engine.cpu import islands, kernels, swamping
 from narrowgate.engine.cpu.native import HALVES, ProbeRow, native_dtypes, probe
 from narrowgate.engine.cpu.registry import override
-from narrowgate.engine.private import destroy_library
+from narrowgate.engine.private import destroy_library, open_library
 
 __all__ = [
     "ProbeRow",
@@ -70,7 +70,7 @@ def install(*, widen: Iterable[torch.dtype] | None = None) -> None:
         if widen is None or wide == _State.wide:
             return
         uninstall()
-    library = Library("aten", "IMPL")
+    library = open_library()
     try:
         if wide:
             override(library, kernels.TABLE, wide)

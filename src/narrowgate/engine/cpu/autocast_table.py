@@ -21,17 +21,22 @@ __all__ = [
     "STOCK",
 ]
 
-LOWER = frozenset(
+
+def _names(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+LOWER = _names(
     """
     _convolution _convolution.deprecated conv1d conv2d conv3d conv_tbc conv_transpose1d
     conv_transpose2d.input conv_transpose3d.input convolution prelu addmm addmv addr matmul einsum
     mm mv linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot lstm_cell gru_cell
     rnn_tanh_cell rnn_relu_cell scaled_dot_product_attention
-    """.split()
+    """
 )
 """All floating arguments are cast to autocast's 16-bit format."""
 
-FP32 = frozenset(
+FP32 = _names(
     """
     acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan
     pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm rms_norm
@@ -43,15 +48,15 @@ FP32 = frozenset(
     _upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d
     upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d
     _upsample_bicubic2d_aa
-    """.split()
+    """
 )
 """All floating arguments are cast to FP32."""
 
-SET_DTYPE = frozenset(
+SET_DTYPE = _names(
     """
     prod prod.dim_int softmax.int log_softmax.int cumprod cumsum linalg_vector_norm
     linalg_matrix_norm linalg_matrix_norm.str_ord sum sum.dim_IntList
-    """.split()
+    """
 )
 """The operator has a ``dtype`` argument; unless the caller set it, it is set to FP32."""
 
@@ -60,14 +65,14 @@ APPEND_DTYPE: Mapping[str, str] = MappingProxyType(
 )
 """Operators without a ``dtype`` argument, and the overload with one that is called with FP32."""
 
-PROMOTE = frozenset(
+PROMOTE = _names(
     """
     addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add
-    """.split()
+    """
 )
 """All floating arguments are cast to FP32 if one of them is FP32, else to the 16-bit format."""
 
-STOCK = frozenset(
+STOCK = _names(
     """
     _convolution.deprecated addbmm addmm baddbmm binary_cross_entropy
     binary_cross_entropy_with_logits bmm cdist conv1d conv2d conv3d conv_tbc conv_transpose1d
@@ -75,7 +80,7 @@ STOCK = frozenset(
     huber_loss kl_div l1_loss linalg_vecdot linear margin_ranking_loss matmul mm mse_loss
     multi_margin_loss multilabel_margin_loss nll_loss nll_loss2d poisson_nll_loss prelu prod
     prod.dim_int scaled_dot_product_attention smooth_l1_loss soft_margin_loss triplet_margin_loss
-    """.split()
+    """
 )
 """CPU autocast has these already and does with them what CUDA's does; they are left to it.
 

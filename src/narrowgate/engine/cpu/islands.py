@@ -20,8 +20,13 @@ from torch import Tensor
 from torch.library import Library
 
 from narrowgate.engine.cpu import autocast_table as table
-from narrowgate.engine.cpu.registry import Kernel, announced_override
-from narrowgate.engine.private import registered_at, without_autocast_cpu
+from narrowgate.engine.cpu.registry import Kernel
+from narrowgate.engine.private import (
+    argument_defaults,
+    register_kernel,
+    registered_at,
+    without_autocast_cpu,
+)
 
 __all__ = ["missing", "register"]
 
@@ -42,9 +47,8 @@ def register(library: Library) -> None:
     Args:
         library: The handle that owns them.
     """
-    with announced_override():
-        for name in sorted(missing()):
-            library.impl(name, _kernel(name), "AutocastCPU")
+    for name in sorted(missing()):
+        register_kernel(library, name, _kernel(name), "AutocastCPU")
 
 
 def _overload(name: str) -> Any:
@@ -93,15 +97,15 @@ def _widest(args: Sequence[Any]) -> torch.dtype:
 
 
 def _set_dtype(op: Any) -> Kernel:
-    position = [a.name for a in op._schema.arguments].index("dtype")
-    by_name = op._schema.arguments[position].kwarg_only
+    arguments = argument_defaults(op)
+    place = list(arguments).index("dtype") - 1  # Among the arguments after the first.
+    positional = not arguments["dtype"][0]
 
     def kernel(x: Tensor, *args: Any, **kwargs: Any) -> Any:
         with without_autocast_cpu():
-            given = kwargs.get("dtype") if by_name else (None, *args, None)[position:][0]
-            if given is None and _eligible(x):
-                if not by_name:
-                    args = args[: position - 1]
+            if positional and len(args) > place:
+                kwargs["dtype"], args = args[place], args[:place]
+            if kwargs.get("dtype") is None and _eligible(x):
                 kwargs["dtype"] = torch.float32
             return op(x, *args, **kwargs)
 
@@ -109,11 +113,13 @@ def _set_dtype(op: Any) -> Kernel:
 
 
 def _append_dtype(op: Any, with_dtype: Any) -> Kernel:
+    defaults = [default for _, default in argument_defaults(op).values()][1:]
+
     def kernel(x: Tensor, *args: Any, **kwargs: Any) -> Any:
         with without_autocast_cpu():
             if not _eligible(x):
                 return op(x, *args, **kwargs)
-            filled = [*args, *(a.default_value for a in op._schema.arguments[1 + len(args) :])]
+            filled = (*args, *defaults[len(args) :])
             return with_dtype(x, *filled, dtype=torch.float32)
 
     return kernel

@@ -20,18 +20,31 @@ import torch
 from torch import Tensor
 
 from narrowgate.engine.cpu.registry import Build, Kernel, Lookup, Wide
-from narrowgate.engine.private import resize_output
 
-__all__ = ["TABLE", "additive", "additive_inplace", "additive_out"]
+__all__ = ["TABLE", "additive", "additive_inplace", "additive_out", "store", "wide_like"]
 
 Scalar = int | float | complex | bool
 
 
-def _store(result: Tensor, out: Tensor) -> Tensor:
-    """Round ``result`` into ``out`` as ``out=`` does: resized, with a warning, if it must be."""
+def store(result: Tensor, out: Tensor) -> Tensor:
+    """Round ``result`` into ``out``, which gets its shape.
+
+    Args:
+        result: What an ``out=`` kernel wrote into an FP32 tensor shaped like ``out``. If that was
+            the wrong shape, the kernel has resized it, with torch's own warning.
+        out: The 16-bit tensor the caller gave.
+
+    Returns:
+        ``out``.
+    """
     if out.shape != result.shape:
-        resize_output(out, result.shape)
+        out.resize_(result.shape)
     return out.copy_(result)
+
+
+def wide_like(out: Tensor) -> Tensor:
+    """Make an uninitialised FP32 tensor for an ``out=`` kernel to write into."""
+    return torch.empty_like(out, dtype=torch.float32)
 
 
 def pair(name: str) -> Build:
@@ -59,7 +72,7 @@ def pair(name: str) -> Build:
 
 
 def pair_out(name: str) -> Build:
-    """Build the kernel of ``op(a, b, out=out)`` on the functional FP32 kernel of ``op``.
+    """Build the ``out=`` form of :func:`pair`.
 
     Args:
         name: The operator, without ``.out``.
@@ -69,12 +82,12 @@ def pair_out(name: str) -> Build:
     """
 
     def build(lookup: Lookup, wide: Wide) -> Kernel:
-        call, functional = lookup(f"{name}.out"), lookup(name)
+        call = lookup(f"{name}.out")
 
         def kernel(keys: Any, a: Tensor, b: Tensor, *, out: Tensor) -> Any:
             dtype = a.dtype
             if dtype in wide and b.dtype is dtype and out.dtype is dtype:
-                return _store(functional(keys, a.float(), b.float()), out)
+                return store(call(keys, a.float(), b.float(), out=wide_like(out)), out)
             return call(keys, a, b, out=out)
 
         return kernel
@@ -148,7 +161,7 @@ def additive_out(name: str) -> Build:
     """
 
     def build(lookup: Lookup, wide: Wide) -> Kernel:
-        call, functional = lookup(f"{name}.out"), lookup(name)
+        call = lookup(f"{name}.out")
 
         def kernel(
             keys: Any,
@@ -163,7 +176,8 @@ def additive_out(name: str) -> Build:
             dtype = a.dtype
             if dtype in wide and b.dtype is dtype and c.dtype is dtype and out.dtype is dtype:
                 wider = (c.float(), a.float(), b.float())
-                return _store(functional(keys, *wider, beta=beta, alpha=alpha), out)
+                result = call(keys, *wider, beta=beta, alpha=alpha, out=wide_like(out))
+                return store(result, out)
             return call(keys, c, a, b, beta=beta, alpha=alpha, out=out)
 
         return kernel

@@ -15,8 +15,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - torch's own documentation calls it so
+
+from narrowgate.engine.private import native_bf16, native_fp16
 
 __all__ = ["HALVES", "ProbeRow", "native_dtypes", "probe"]
 
@@ -47,12 +49,9 @@ def native_dtypes() -> frozenset[torch.dtype]:
     Returns:
         A subset of bf16 and fp16; empty where torch was built without oneDNN.
     """
-    if not torch.backends.mkldnn.is_available():
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return frozenset()
-    flags = {
-        torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
-        torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
-    }
+    flags = {torch.bfloat16: native_bf16, torch.float16: native_fp16}
     return frozenset(dtype for dtype, supported in flags.items() if supported())
 
 

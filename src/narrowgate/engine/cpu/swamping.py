@@ -6,8 +6,8 @@ bias gradients (also with FP32 weights), the gradients of embeddings, of indexin
 windows and of padding, indexed additions, segment sums, and the scalar result of ``nll_loss``.
 
 Each kernel here widens the 16-bit tensors, calls torch's FP32 kernel and rounds once. Which
-operators are listed is not a matter of opinion: :mod:`narrowgate.engine.audits` adds up ones through
-each candidate, and the list is what fails there, with the siblings that share the failing loop.
+operators are listed is not a matter of opinion: :mod:`narrowgate.engine.audits` adds up ones
+through each candidate, and the list is what fails there, with the siblings that share the loop.
 """
 
 from __future__ import annotations
@@ -19,7 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from narrowgate.engine.cpu.kernels import Scalar, additive, additive_inplace, additive_out
+from narrowgate.engine.cpu.kernels import (
+    Scalar,
+    additive,
+    additive_inplace,
+    additive_out,
+    store,
+    wide_like,
+)
 from narrowgate.engine.cpu.registry import Build, Kernel, Lookup, Wide
 
 __all__ = ["TABLE"]
@@ -70,32 +77,25 @@ def functional(name: str) -> Build:
     return build
 
 
-def functional_out(name: str, overload: str) -> Build:
-    """Build the ``out=`` form of a one-result operator, on the FP32 kernel of the same form.
+def functional_out(name: str) -> Build:
+    """Build the ``out=`` form of :func:`functional`, for an operator with one result.
 
     Args:
-        name: The operator.
-        overload: The overload that takes the result; also the argument's name.
+        name: The operator, without ``.out``.
 
     Returns:
-        The builder of ``name.overload``.
+        The builder of ``name.out``.
     """
 
     def build(lookup: Lookup, wide: Wide) -> Kernel:
-        call = lookup(f"{name}.{overload}")
+        call = lookup(f"{name}.out")
 
-        def kernel(keys: Any, *args: Any, **kwargs: Any) -> Any:
-            out = kwargs[overload]
+        def kernel(keys: Any, *args: Any, out: Tensor, **kwargs: Any) -> Any:
             dtype = args[0].dtype
             if dtype in wide and out.dtype is dtype and _uniform(args, dtype):
                 wider = [_widen(a, dtype) for a in args]
-                # The FP32 kernel resizes its own copy, with torch's warning, so that the shape
-                # which ``out`` had before still counts.
-                result = call(keys, *wider, **{**kwargs, overload: out.float()})
-                if out.shape != result.shape:
-                    out.resize_(result.shape)
-                return out.copy_(result)
-            return call(keys, *args, **kwargs)
+                return store(call(keys, *wider, **kwargs, out=wide_like(out)), out)
+            return call(keys, *args, **kwargs, out=out)
 
         return kernel
 
@@ -131,9 +131,7 @@ def _layer_norm_backward(lookup: Lookup, wide: Wide) -> Kernel:
                 output_mask,
             )
             dtypes = (dtype, affine, affine)
-            return tuple(
-                None if g is None else g.to(d) for g, d in zip(grads, dtypes, strict=True)
-            )
+            return tuple(None if g is None else g.to(d) for g, d in zip(grads, dtypes, strict=True))
         return call(keys, grad, x, shape, mean, rstd, weight, bias, output_mask)
 
     return kernel
@@ -192,7 +190,6 @@ def _index_add(lookup: Lookup, wide: Wide) -> Kernel:
 _FUNCTIONAL = (
     "_adaptive_avg_pool2d_backward",
     "_embedding_bag_dense_backward",
-    "_logcumsumexp",
     "adaptive_max_pool2d_backward",
     "avg_pool2d_backward",
     "col2im",
@@ -216,7 +213,7 @@ _FUNCTIONAL = (
 TABLE: Mapping[str, Build] = MappingProxyType(
     {
         **{name: functional(name) for name in _FUNCTIONAL},
-        **{f"{name}.out": functional_out(name, "out") for name in ("index_add", "col2im")},
+        **{f"{name}.out": functional_out(name) for name in ("col2im", "index_add")},
         "_index_put_impl_": _index_put,
         "addbmm": additive("addbmm"),
         "addbmm.out": additive_out("addbmm"),
