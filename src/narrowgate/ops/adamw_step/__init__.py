@@ -6,19 +6,22 @@ counts are changed in place, the gradients are not. A skipped step changes nothi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from narrowgate import formats
 from narrowgate.ops import _checks, _library, _update
 from narrowgate.ops.adamw_step import reference
 
 __all__ = ["adamw_step", "samples"]
 
 _NAME = "adamw_step"
+
+# Up to half of the smallest FP32 value rounds to 0, the tie itself to even.
+_VANISHES = formats.get("fp32").min_subnormal / 2
 
 
 def _check(
@@ -49,12 +52,12 @@ def _check(
     _checks.interval(_NAME, "beta2", beta2, below=1.0)
     _checks.interval(_NAME, "weight_decay", weight_decay)
     _checks.interval(_NAME, "eps", eps)
-    if _checks.float32(eps) == 0.0:
+    if eps <= _VANISHES:
         _checks.refuse(
             _NAME,
             "eps",
             f"{eps!r}, which is 0 in float32",
-            f"eps > {math.ldexp(1.0, -150)!r}, half of the smallest float32",
+            f"eps > {_VANISHES!r}",
             "an element whose gradients were all 0 would be divided by 0; 1e-8 is usual",
         )
 

@@ -2,10 +2,11 @@
 
 What is true here: the stored values are judged, before any unscaling or conversion. A square of an
 fp32, bf16 or fp16 value has at most 48 significant bits and lies between 2^-298 and 2^256, so it
-is exact in float64 and never overflows. The sum of n squares goes through a tree of 256 branches a
-level, so each square passes at most d = 255 * ceil(log256 n) additions, in whatever order torch
-adds within a level. All terms are non-negative: the sum is within (1 + 2^-53)^d - 1 of exact, the
-norm within half of that. For n <= 2^32: d <= 1020, and the norm is within 5.7e-14.
+is exact in float64 and never overflows. The sum of n squares goes through trees of 256 branches a
+level, one over each block and one over the blocks; so each square passes at most
+d = 255 * ceil(log256 n) additions, in whatever order torch adds within a level. All terms are
+non-negative: the sum is within (1 + 2^-53)^d - 1 of exact, the norm within half of that. For
+n <= 2^32: d <= 1020, and the norm is within 5.7e-14.
 """
 
 from __future__ import annotations
