@@ -11,6 +11,8 @@ Both copies are registered ops: a compiled forward traces through them without a
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 
@@ -65,49 +67,94 @@ torch.library.register_fake("narrowgate::restore_buffers_", lambda *_: None)
 class BufferGuard:
     """The copies of one model's buffers.
 
+    Buffers are looked up by module and name each time: a forward may as well bind a new tensor to
+    the name as write into the old one, and moving a model binds new ones too.
+
     Args:
         model: The model whose buffers are guarded.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.buffers: list[torch.Tensor] = []
+        self.places: list[tuple[nn.Module, str]] = []
         self.shadows: list[torch.Tensor] = []
-        self.watched: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.taken = torch.zeros((), dtype=torch.bool)
-        room = WATCH_LIMIT
-        for name, buffer in model.named_buffers():
-            self.taken = self.taken.to(buffer.device)
+        self.watched: list[tuple[nn.Module, str]] = []
+        self.copies: list[torch.Tensor] = []
+        device, room = torch.device("cpu"), WATCH_LIMIT
+        for module, name, buffer in _buffers(model):
+            device = buffer.device
             size = buffer.numel() * buffer.element_size()
-            if name.rpartition(".")[2] in _STATISTICS:
-                self.buffers.append(buffer)
+            if name in _STATISTICS:
+                self.places.append((module, name))
                 self.shadows.append(buffer.detach().clone())
             elif size <= room:
                 room -= size
-                self.watched.append((buffer, buffer.detach().clone()))
+                self.watched.append((module, name))
+        self.taken = torch.zeros((), dtype=torch.bool, device=device)
+        self.watch()
+
+    def watch(self) -> None:
+        """Copy the buffers of which it is not known yet whether a forward writes them."""
+        self.copies = [_held(place).detach().clone() for place in self.watched]
 
     def snapshot(self) -> None:
         """Copy the buffers, if this is the first forward of the window."""
-        if self.buffers:
-            torch.ops.narrowgate.snapshot_buffers_(self.shadows, self.buffers, self.taken)
+        buffers = [_held(place) for place in self.places]
+        if not torch.compiler.is_compiling():
+            if self.watched and not self.taken:
+                self.watch()
+            for index, buffer in enumerate(buffers):
+                if not _alike(self.shadows[index], buffer):
+                    self.shadows[index] = buffer.detach().clone()
+        if buffers:
+            torch.ops.narrowgate.snapshot_buffers_(self.shadows, buffers, self.taken)
+        elif self.watched:
+            self.taken.fill_(True)
 
+    @torch.no_grad()
     def settle(self, skip: torch.Tensor) -> None:
         """End the window: put the buffers back where the step was skipped.
 
         Args:
             skip: 0-d FP32 tensor on the buffers' device, nonzero if the step was skipped.
         """
-        for buffer, copy in self.watched:
-            if buffer.shape != copy.shape or not _same_bytes(buffer, copy):
-                self.buffers.append(buffer)
+        for place, copy in zip(self.watched, self.copies, strict=True):
+            if not _alike(copy, _held(place)) or not _same_bytes(copy, _held(place)):
+                self.places.append(place)
                 self.shadows.append(copy)
-        self.watched = []
-        if self.buffers:
-            torch.ops.narrowgate.restore_buffers_(self.buffers, self.shadows, skip)
+        self.watched, self.copies = [], []
+        held = [_held(place) for place in self.places]
+        pairs = [(b, s) for b, s in zip(held, self.shadows, strict=True) if _alike(s, b)]
+        if pairs:
+            buffers, shadows = (list(tensors) for tensors in zip(*pairs, strict=True))
+            # where no forward of this window was ours there is nothing to put back
+            torch.ops.narrowgate.restore_buffers_(buffers, shadows, skip * self.taken)
         self.open()
 
     def open(self) -> None:
         """Begin a window: the next forward in training copies the buffers."""
         self.taken.fill_(False)
+
+
+def _buffers(model: nn.Module) -> Iterator[tuple[nn.Module, str, torch.Tensor]]:
+    """List a model's buffers with the modules that hold them, each tensor once."""
+    seen: set[int] = set()
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None and id(buffer) not in seen:
+                seen.add(id(buffer))
+                yield module, name, buffer
+
+
+def _held(place: tuple[nn.Module, str]) -> torch.Tensor:
+    """Look a buffer up; one that is gone counts as empty."""
+    module, name = place
+    buffer = module._buffers.get(name)
+    return torch.empty(0) if buffer is None else buffer
+
+
+def _alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Say whether one tensor can be copied into another bit for bit."""
+    return (one.shape, one.dtype, one.device) == (other.shape, other.dtype, other.device)
 
 
 def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -57,9 +57,11 @@ def save_checkpoint(folder: str | Path, model: Any, optimizer: Any, **extra: Any
     Raises:
         CheckpointError: An extra that cannot be saved; what was there before stays as it was.
         PrepareError: It is not what prepare() returned.
+        StepError: The model was converted, or its parameters replaced, since prepare().
     """
     session = session_of(optimizer)
     models, optimizers = _lists(model, optimizer, session)
+    session.check_models()
     session.masters.verify(session.masters.remainders)
     weights, states = TensorTable(), TensorTable()
     modules = []
@@ -86,8 +88,7 @@ def save_checkpoint(folder: str | Path, model: Any, optimizer: Any, **extra: Any
     }
     root = Path(folder)
     root.mkdir(parents=True, exist_ok=True)
-    for stale in root.glob(".step-*"):
-        shutil.rmtree(stale, ignore_errors=True)
+    _heal(root)
     before = _latest(root)
     target = root / f"step-{number_of_step}"
     part = root / f".{target.name}.{os.getpid()}"
@@ -103,17 +104,11 @@ def save_checkpoint(folder: str | Path, model: Any, optimizer: Any, **extra: Any
         (part / "manifest.json").write_text(json.dumps(manifest, indent=1))
         for name in (*_FILES, "manifest.json"):
             _sync(part / name)
-        if (
-            target.exists()
-        ):  # the same step again: the old one makes room only when the new is whole
-            old = root / f".{target.name}.old"
-            target.rename(old)
-            part.rename(target)
-            shutil.rmtree(old)
-        else:
-            part.rename(target)
+        if target.exists():  # the same step again: it makes room when the new one is whole
+            target.rename(root / f".{target.name}.old")
+        part.rename(target)
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        _heal(root)
     _point(root, target.name)
     for other in root.iterdir():
         kept = other.name in (target.name, before)
@@ -168,6 +163,8 @@ def load_checkpoint(folder: str | Path, model: Any, optimizer: Any) -> dict[str,
         one.load_state_dict(state)
     session.scaler.state.copy_(torch.tensor(tree["machine"], dtype=torch.float64))
     session.masters.verify(session.masters.remainders)
+    for guard in session.guards:
+        guard.watch()
     _set_generators(decode(tree["generators"], states, tree["optimizer_aliases"]))
     extra: dict[str, Any] = decode(tree["extra"], states, tree["optimizer_aliases"])
     return extra
@@ -237,6 +234,21 @@ def _sync(path: Path) -> None:
         os.fsync(file.fileno())
 
 
+def _heal(root: Path) -> None:
+    """Clear away what an interrupted save left; a step that had made room comes back.
+
+    Only a save does this: a load may run beside the process that saves.
+    """
+    for part in root.glob(".step-*"):
+        target = root / part.name[1:].removesuffix(".old")
+        if part.name.endswith(".old") and not target.exists():
+            part.rename(target)
+        elif part.is_dir():
+            shutil.rmtree(part, ignore_errors=True)
+        else:
+            part.unlink(missing_ok=True)
+
+
 def _point(root: Path, name: str) -> None:
     """Replace ``latest``."""
     part = root / f".step-latest.{os.getpid()}"
@@ -249,7 +261,7 @@ def _latest(root: Path) -> str | None:
     """Read ``latest``."""
     try:
         return (root / "latest").read_text().strip()
-    except OSError:
+    except (OSError, UnicodeDecodeError):
         return None
 
 
@@ -264,7 +276,9 @@ def _find(folder: Path) -> Path:
             f"there is no checkpoint in {folder}: no readable 'latest'",
             hint=f"name one of them: {', '.join(there)}" if there else "look at the path",
         )
-    return folder / name
+    # a save of the same step was killed while the old one had made room for the new
+    aside = folder / f".{name}.old"
+    return aside if aside.is_dir() and not (folder / name).exists() else folder / name
 
 
 def _read(place: Path) -> dict[str, Any]:

@@ -10,13 +10,22 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from narrowgate.engine.optimizer import PreparedOptimizer
+from narrowgate.engine.describe import FORMAT_OF, format_name
 from narrowgate.engine.swap import is_prepared
-from narrowgate.errors import FormatError, PrepareError, RecipeError
+from narrowgate.errors import FormatError, NarrowgateError, PrepareError, RecipeError
 from narrowgate.ops import largest_master
 from narrowgate.plan import Plan, Recipe, parse
 
-__all__ = ["check_models", "check_optimizers", "check_plan", "check_values", "read_recipe"]
+__all__ = [
+    "check_group",
+    "check_models",
+    "check_norm",
+    "check_optimizers",
+    "check_plan",
+    "check_swaps",
+    "check_values",
+    "read_recipe",
+]
 
 _ORDER = (
     "the order is: model, fully_shard, optimizer, prepare, compile; "
@@ -40,8 +49,27 @@ def read_recipe(recipe: str | Plan | None) -> tuple[Recipe, Plan | None]:
     return parse("bf16" if recipe is None else recipe), None
 
 
+def check_norm(name: str, value: Any, error: type[NarrowgateError] = PrepareError) -> None:
+    """Refuse a norm to clip to that is no positive number."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if value is not None and not (number and value > 0):
+        raise error(
+            f"{name} is {value!r}; it must be a positive number", hint="leave it out to not clip"
+        )
+
+
 def check_models(models: Sequence[Any]) -> None:
     """Refuse what is no model, and models in the wrong order."""
+    if torch.is_inference_mode_enabled():
+        raise PrepareError(
+            "prepare() was called under torch.inference_mode(), whose tensors cannot be trained",
+            hint="call prepare() outside of it",
+        )
+    if not models or len({id(model) for model in models}) < len(models):
+        raise PrepareError(
+            f"prepare() takes each model once, and at least one; got {len(models)}",
+            hint="model, optimizer = ng.prepare(model, optimizer, 'bf16')",
+        )
     for model in models:
         if not isinstance(model, nn.Module):
             raise PrepareError(
@@ -63,6 +91,12 @@ def check_models(models: Sequence[Any]) -> None:
         wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
         if isinstance(model, wrappers):
             raise PrepareError(f"the model is wrapped in {name} already", hint=_ORDER)
+        frozen = [n for n, p in model.named_parameters() if p.is_inference()]
+        if frozen:
+            raise PrepareError(
+                f"{frozen[0]} was made under torch.inference_mode() and cannot be trained",
+                hint="build the model outside of it",
+            )
         sharded = [n for n, p in model.named_parameters() if isinstance(p, DTensor)]
         if sharded:
             raise PrepareError(
@@ -74,9 +108,14 @@ def check_models(models: Sequence[Any]) -> None:
 
 def check_optimizers(inners: Sequence[Any], models: Sequence[nn.Module]) -> None:
     """Refuse what is no optimizer, and optimizers of other models."""
+    if not inners or len({id(inner) for inner in inners}) < len(inners):
+        raise PrepareError(
+            f"prepare() takes each optimizer once, and at least one; got {len(inners)}",
+            hint="model, optimizer = ng.prepare(model, optimizer, 'bf16')",
+        )
     known = {id(p) for model in models for p in model.parameters()}
     for inner in inners:
-        if isinstance(inner, PreparedOptimizer):
+        if hasattr(inner, "_session"):
             raise PrepareError(
                 "this optimizer is prepared already",
                 hint="ng.restore(model, optimizer) gives it back",
@@ -120,6 +159,18 @@ def check_plan(parameters: dict[str, nn.Parameter], plan: Plan) -> None:
         )
 
 
+def check_swaps(model: nn.Module, plan: Plan) -> None:
+    """Refuse modules whose forward the instance replaces: a swapped class would not reach it."""
+    for row in plan.modules:
+        module = model.get_submodule(row.fqn)
+        if "forward" in module.__dict__:
+            raise PrepareError(
+                f"{row.fqn or 'the model'} ({type(module).__name__}) has its forward replaced "
+                f"on the instance",
+                hint="call prepare() before whatever replaces the forward",
+            )
+
+
 def check_values(
     parameters: dict[str, nn.Parameter], plan: Plan, held: Sequence[torch.Tensor]
 ) -> None:
@@ -134,25 +185,47 @@ def check_values(
             )
         if row.master == "foreign":
             if id(parameter) in optimized or parameter.requires_grad:
-                raise FormatError(
-                    f"{row.fqn} is {row.format}; a 16-bit recipe trains parameters of fp32, "
-                    f"bf16 or fp16",
-                    hint="convert it first (model.float()), or keep it out of the prepared model",
-                )
+                raise _not_trained(row.fqn, row.format)
             continue
-        values = parameter.detach()
-        if not values.numel():
-            continue
-        largest = float(values.abs().amax())
-        if not largest < float("inf"):
-            raise FormatError(
-                f"{row.fqn} holds {largest} before training has begun",
-                hint="look at how it is initialised",
-            )
-        if row.format in ("bf16", "fp16") and largest > largest_master(row.format):
-            raise FormatError(
-                f"{row.fqn} holds {largest:.9g}; {row.format} holds magnitudes up to "
-                f"{largest_master(row.format):.9g}",
-                hint="keep its module in FP32: "
-                f"'{plan.recipe}; {row.fqn.rpartition('.')[0] or '*'}: fp32'",
-            )
+        _check_value(row.fqn, parameter.detach(), row.format, plan.recipe)
+
+
+def check_group(group: dict[str, Any], recipe: str) -> None:
+    """Refuse a group whose parameters a 16-bit recipe cannot train.
+
+    Args:
+        group: What is to be added to an optimizer.
+        recipe: The recipe, for messages.
+    """
+    held = group["params"]
+    for index, parameter in enumerate([held] if isinstance(held, torch.Tensor) else list(held)):
+        name, stored = f"parameter {index} of the new group", format_name(parameter.dtype)
+        if stored not in FORMAT_OF.values():
+            raise _not_trained(name, stored)
+        _check_value(name, parameter.detach(), stored, recipe)
+
+
+def _not_trained(name: str, stored: str) -> FormatError:
+    """Say that a parameter's format is none that is trained."""
+    return FormatError(
+        f"{name} is {stored}; a 16-bit recipe trains parameters of fp32, bf16 or fp16",
+        hint="convert it first (model.float()), or keep it out of the prepared model",
+    )
+
+
+def _check_value(name: str, values: torch.Tensor, stored: str, recipe: str) -> None:
+    """Refuse values that a format cannot hold."""
+    if not values.numel():
+        return
+    largest = float(values.abs().amax())
+    if not largest < float("inf"):
+        raise FormatError(
+            f"{name} holds {largest} before training has begun",
+            hint="look at how it is initialised",
+        )
+    if stored in ("bf16", "fp16") and largest > largest_master(stored):
+        raise FormatError(
+            f"{name} holds {largest:.9g}; {stored} holds magnitudes up to "
+            f"{largest_master(stored):.9g}",
+            hint=f"keep its module in FP32: '{recipe}; {name.rpartition('.')[0] or '*'}: fp32'",
+        )

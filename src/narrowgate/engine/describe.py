@@ -6,8 +6,8 @@ description as JSON: so the commands, which import no torch, resolve plans in th
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from narrowgate.errors import NarrowgateError, PrepareError
+from narrowgate.errors import NarrowgateError, PrepareError, nearest
 from narrowgate.plan import ModelInfo, ModuleInfo, Owner, ParamInfo
 
 __all__ = ["FORMAT_OF", "describe", "format_name", "kind_of"]
@@ -169,6 +169,25 @@ def _params(owners: dict[nn.Parameter, list[Owner]], held: set[int]) -> tuple[Pa
     return tuple(rows)
 
 
+def _made(name: str, factory: str) -> object:
+    """Call ``factory`` of the module ``name``; a fault inside either keeps its own traceback."""
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name.partition(".")[0] and error.name != name:
+            raise
+        raise PrepareError(
+            f"there is no module {name!r} in {Path.cwd()} or on the path",
+            hint="run the command in the folder of the module",
+        ) from error
+    if not callable(getattr(module, factory, None)):
+        raise PrepareError(
+            f"the module {name!r} has no callable {factory!r}",
+            hint=nearest(factory, [n for n, v in vars(module).items() if callable(v)]),
+        )
+    return getattr(module, factory)()
+
+
 def main(arguments: list[str]) -> int:
     """Print the description of what ``MODULE:FACTORY`` makes, as JSON.
 
@@ -186,7 +205,9 @@ def main(arguments: list[str]) -> int:
                 f"{name!r} is not of the form MODULE:FACTORY",
                 hint="for example 'train:build_model', a callable that returns the model",
             )
-        model = getattr(importlib.import_module(name), factory)()
+        # stdout is for the description alone; what the user's module prints goes beside the logs.
+        with contextlib.redirect_stdout(sys.stderr):
+            model = _made(name, factory)
         if not isinstance(model, nn.Module):
             raise PrepareError(
                 f"{arguments[0]} gave {type(model).__name__}, not a torch.nn.Module",
@@ -194,8 +215,8 @@ def main(arguments: list[str]) -> int:
             )
         # Nobody has said what will be trained: what asks for gradients is taken to be.
         info = describe(model, [p for p in model.parameters() if p.requires_grad])
-    except (NarrowgateError, ImportError, AttributeError) as error:
-        print(json.dumps({"error": str(error)}), file=sys.stderr)
+    except NarrowgateError as error:
+        print(f"error: {error}", file=sys.stderr)
         return 2
     print(info.to_json())
     return 0

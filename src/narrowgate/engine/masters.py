@@ -89,6 +89,21 @@ class Masters:
         self._loaded.pop(parameter, None)
         self.refresh([parameter])
 
+    def laid_out(self, parameter: torch.Tensor) -> torch.Tensor:
+        """Give a half's remainder in the half's memory format, which the user may have changed.
+
+        Args:
+            parameter: A half.
+
+        Returns:
+            The live remainder.
+        """
+        held = self.remainders[parameter]
+        if held.stride() != parameter.stride():
+            held = torch.empty_like(parameter, dtype=torch.int16).copy_(held)
+            self.remainders[parameter] = held
+        return held
+
     def master(self, parameter: torch.Tensor) -> torch.Tensor:
         """Join a parameter's master.
 

@@ -15,10 +15,13 @@ import torch
 from torch.optim import Optimizer
 
 from narrowgate.engine import optimizer_state
+from narrowgate.engine.checks import check_group, check_norm
 from narrowgate.engine.follow import FollowedScheduler
+from narrowgate.engine.private import move_hooks
 from narrowgate.engine.result import StepResult
-from narrowgate.engine.session import Session, Verdict
+from narrowgate.engine.session import Session
 from narrowgate.engine.update import has_own_op, materialised_step, update
+from narrowgate.engine.verdict import Verdict
 from narrowgate.errors import StepError
 from narrowgate.plan import Plan
 
@@ -43,10 +46,10 @@ class PreparedOptimizer(Optimizer):
         self._last: StepResult | None = None
         self._backwards = 0
         Optimizer.__setstate__(self, {})
-        _move_hooks(inner, self)
+        move_hooks(inner, self)
         self._guard = inner.register_step_pre_hook(self._refuse_inner_step)
         if not session.recipe.is_passthrough:
-            optimizer_state.publish(self.param_groups[0], session)
+            optimizer_state.publish(inner, session)
 
     # --- what a torch optimizer is -----------------------------------------------------------
 
@@ -99,9 +102,12 @@ class PreparedOptimizer(Optimizer):
             param_group: As in torch. FP32 parameters are their own masters; 16-bit ones get a
                 remainder of zero.
         """
+        if not self._session.recipe.is_passthrough:
+            check_group(param_group, str(self._session.recipe))
         self._inner.add_param_group(param_group)
         for parameter in self._inner.param_groups[-1]["params"]:
             self._session.name_of(parameter)
+            self._session.formats[parameter] = parameter.dtype
             if parameter.dtype in (torch.bfloat16, torch.float16):
                 self._session.masters.adopt(parameter)
 
@@ -174,10 +180,12 @@ class PreparedOptimizer(Optimizer):
                 hint="compute the loss, call optimizer.backward(loss), then optimizer.step()",
             )
         limit = self._clip_norm if max_norm is None else max_norm
-        if limit is not None and not limit > 0:
+        check_norm("max_norm", limit, StepError)
+        if torch.is_inference_mode_enabled():
             raise StepError(
-                f"the norm to clip to is {limit}; it must be positive",
-                hint="leave max_norm out to not clip",
+                "step() was called under torch.inference_mode(); the states that it would make "
+                "could not be trained on",
+                hint="step outside of it",
             )
         self._inner._opt_called = True  # type: ignore[attr-defined] # schedulers made before prepare
         if session.recipe.is_passthrough:
@@ -190,10 +198,12 @@ class PreparedOptimizer(Optimizer):
         mult = verdict.inverse_scale
         if limit is not None:  # torch's clip_grad_norm_: never larger than 1, 1e-6 against zero
             mult = mult * (limit / (norm + 1e-6)).clamp(max=1.0)
-        with torch.no_grad():
-            touched, saturated = self._update(mult.float(), verdict)
-        session.masters.refresh(touched)
-        optimizer_state.publish(self.param_groups[0], session)
+        try:
+            with torch.no_grad():
+                touched, saturated = self._update(mult.float(), verdict)
+        finally:  # also after an interrupt: what was updated until then belongs together
+            session.masters.refresh(self._held())
+        optimizer_state.publish(self._inner, session)
         self._backwards = 0
         result = self._result(self._facts(verdict, norm, touched, saturated))
         session.poll(result, verdict.halted)
@@ -238,8 +248,8 @@ class PreparedOptimizer(Optimizer):
             The optimizer that was passed to prepare(), with the states of now.
         """
         self._guard.remove()
-        _move_hooks(self, self._inner)
-        optimizer_state.withdraw(self.param_groups[0])
+        move_hooks(self, self._inner)
+        optimizer_state.withdraw(self._inner)
         for group in self.param_groups:
             on_device = group.get("fused") or group.get("capturable")
             for parameter in group["params"]:
@@ -291,7 +301,7 @@ class PreparedOptimizer(Optimizer):
         for parameter in self._held():
             if parameter.grad is not None:
                 self.state.setdefault(parameter, {})
-        optimizer_state.publish(self.param_groups[0], self._session)
+        optimizer_state.publish(self._inner, self._session)
 
     def _step_inner(self, group: dict[str, Any], mult: torch.Tensor) -> list[torch.Tensor]:
         """Let the inner optimizer step on materialised masters."""
@@ -406,7 +416,7 @@ class PreparedOptimizer(Optimizer):
             CheckpointError: It is of another recipe or optimizer, of a plain optimizer, or
                 incomplete.
         """
-        optimizer_state.check(state_dict, self.param_groups, self._session)
+        optimizer_state.check(self._inner, state_dict, self._session)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load what `state_dict` gave; every bit and every format comes back as it was.
@@ -431,17 +441,3 @@ class PreparedOptimizer(Optimizer):
             self._backwards = 0
         for post_hook in self._optimizer_load_state_dict_post_hooks.values():
             post_hook(self)
-
-
-def _move_hooks(old: Optimizer, new: Optimizer) -> None:
-    """Move the user's hooks to the facade, so that each fires once for each step of training."""
-    for name in (
-        "_optimizer_step_pre_hooks",
-        "_optimizer_step_post_hooks",
-        "_optimizer_state_dict_pre_hooks",
-        "_optimizer_state_dict_post_hooks",
-        "_optimizer_load_state_dict_pre_hooks",
-        "_optimizer_load_state_dict_post_hooks",
-    ):
-        getattr(new, name).update(getattr(old, name))
-        getattr(old, name).clear()

@@ -35,27 +35,28 @@ _OTHER_RECIPE = (
 )
 
 
-def publish(group: dict[str, Any], session: Session) -> None:
-    """Put the live state of a prepare() call into a group.
+def publish(inner: Optimizer, session: Session) -> None:
+    """Put the live state of a prepare() call into an optimizer's first group.
 
     Args:
-        group: The first group of an optimizer.
+        inner: The user's optimizer.
         session: The call.
     """
-    group[_KEY] = {
+    inner.param_groups[0][_KEY] = {
         "schema": _SCHEMA,
         "recipe": str(session.recipe),
+        "optimizer": type(inner).__name__,
         "machine": session.scaler.state,
     }
 
 
-def withdraw(group: dict[str, Any]) -> None:
-    """Take out of a group what `publish` put there.
+def withdraw(inner: Optimizer) -> None:
+    """Take out what `publish` put in.
 
     Args:
-        group: The first group of an optimizer.
+        inner: The user's optimizer.
     """
-    group.pop(_KEY, None)
+    inner.param_groups[0].pop(_KEY, None)
 
 
 def pack(
@@ -81,18 +82,18 @@ def pack(
     return {**packed, "state": states}
 
 
-def check(state_dict: dict[str, Any], groups: Sequence[dict[str, Any]], session: Session) -> None:
+def check(inner: Optimizer, state_dict: dict[str, Any], session: Session) -> None:
     """Refuse a state that is not wholly there.
 
     Args:
+        inner: The user's optimizer.
         state_dict: What is to be loaded.
-        groups: The optimizer's groups.
         session: The prepare() call.
 
     Raises:
         CheckpointError: It is of another recipe or optimizer, of a plain optimizer, or incomplete.
     """
-    saved = state_dict.get("param_groups")
+    groups, saved = inner.param_groups, state_dict.get("param_groups")
     if not saved or "state" not in state_dict:
         raise CheckpointError(
             "this is no optimizer state: it has no param_groups or no state",
@@ -123,6 +124,19 @@ def check(state_dict: dict[str, Any], groups: Sequence[dict[str, Any]], session:
             f"the optimizer state is of the recipe {told['recipe']!r}; this optimizer was "
             f"prepared with {recipe!r}",
             hint=_OTHER_RECIPE,
+        )
+    if told["optimizer"] != type(inner).__name__:
+        raise CheckpointError(
+            f"the optimizer state is of {told['optimizer']}; this optimizer is "
+            f"{type(inner).__name__}",
+            hint="make the optimizer that the state was saved from",
+        )
+    machine = told.get("machine")
+    shaped = isinstance(machine, torch.Tensor) and machine.shape == session.scaler.state.shape
+    if not shaped or not torch.isfinite(machine).all() or not machine[0] > 0:
+        raise CheckpointError(
+            f"the loss-scale state of the optimizer state is damaged: {machine}",
+            hint="load another checkpoint",
         )
     numbers = [n for group in saved for n in group["params"]]
     parameters = [p for group in groups for p in group["params"]]
@@ -175,7 +189,7 @@ def load(inner: Optimizer, state_dict: dict[str, Any], session: Session) -> None
     session.scaler.state.copy_(saved[0][_KEY]["machine"])
     inner.__setstate__({})
     session.clear()
-    publish(inner.param_groups[0], session)
+    publish(inner, session)
 
 
 def load_plain(inner: Optimizer, state_dict: dict[str, Any]) -> None:

@@ -18,8 +18,10 @@ from narrowgate.engine import cpu, switches
 from narrowgate.engine.buffers import BufferGuard
 from narrowgate.engine.checks import (
     check_models,
+    check_norm,
     check_optimizers,
     check_plan,
+    check_swaps,
     check_values,
     read_recipe,
 )
@@ -122,14 +124,12 @@ def prepare(
         )
     plans = (plan,) if plan is not None else tuple(resolve(info, wish) for info in infos)
     parameters = [_named(m) for m in models]
-    for table, resolved in zip(parameters, plans, strict=True):
+    for one, table, resolved in zip(models, parameters, plans, strict=True):
         check_plan(table, resolved)
         if not wish.is_passthrough:
+            check_swaps(one, resolved)
             check_values(table, resolved, held)
-    if clip_norm is not None and not clip_norm > 0:
-        raise PrepareError(
-            f"clip_norm is {clip_norm}; it must be positive", hint="leave it out to not clip"
-        )
+    check_norm("clip_norm", clip_norm)
     device = held[0].device if held else torch.device("cpu")
     session = Session(
         recipe=wish,
@@ -144,6 +144,7 @@ def prepare(
             _widen_states(inner)
         session.optimizers.append(PreparedOptimizer(inner, session, clip_norm))
     session.masters.refresh(list(session.masters.remainders))
+    session.formats = {parameter: parameter.dtype for parameter in session.order}
     session.switches = switches.apply(wish, device.type)
     _install(session)
     shape = session.optimizers
@@ -231,15 +232,16 @@ def _install(session: Session) -> None:
     """Register what 16-bit training on a CPU needs, and say so once."""
     if session.device.type != "cpu" or session.recipe.is_passthrough:
         return
-    formats = sorted({e.compute for e in session.recipe.entries if e.is_16bit})
     _live.add(session)
-    if not cpu.installed():
-        cpu.install()
-        _log.warning(
-            "%s on this CPU: products run as FP32 GEMMs rounded once, and kernels that sum in 16 "
-            "bits are replaced; ng.restore() undoes it",
-            " and ".join(formats),
-        )
+    if cpu.installed():
+        return
+    cpu.install()
+    used = {_DTYPE[entry.compute] for entry in session.recipe.entries if entry.is_16bit}
+    wide = sorted(FORMAT_OF[dtype] for dtype in used & cpu.widened())
+    products = f"{' and '.join(wide)} products run as FP32 GEMMs rounded once; " if wide else ""
+    _log.warning(
+        "on this CPU %skernels that sum in 16 bits are replaced; ng.restore() undoes it", products
+    )
 
 
 # --- and back -------------------------------------------------------------------------------
@@ -281,6 +283,7 @@ def restore(model: Any, optimizer: Any) -> tuple[Any, Any]:
 
     Raises:
         PrepareError: It is not what prepare() returned.
+        StepError: The model was converted, or its parameters replaced, since prepare().
     """
     session = session_of(optimizer)
     session.require_live()
@@ -290,10 +293,11 @@ def restore(model: Any, optimizer: Any) -> tuple[Any, Any]:
             "the models are not those which were prepared together with this optimizer",
             hint="pass model and optimizer as prepare() returned them",
         )
+    session.check_models()
     session.masters.verify(session.masters.remainders)
     for parameter in session.order if not session.recipe.is_passthrough else ():
+        parameter.grad = None  # it may be scaled, or of the half's format
         if parameter.dtype in _HALVES:
-            parameter.grad = None
             parameter.data = session.masters.master(parameter)
     for restored in session.models:
         for module in restored.modules():
@@ -326,6 +330,7 @@ def full_precision_state_dict(model: nn.Module, optimizer: Any) -> dict[str, Any
     Raises:
         PrepareError: The model does not belong to the optimizer.
         CheckpointError: Halves and remainders that do not belong together.
+        StepError: The model was converted, or its parameters replaced, since prepare().
     """
     session = session_of(optimizer)
     if not any(model is m for m in session.models):
@@ -333,6 +338,7 @@ def full_precision_state_dict(model: nn.Module, optimizer: Any) -> dict[str, Any
             "this model was not prepared together with this optimizer",
             hint="pass model and optimizer as prepare() returned them",
         )
+    session.check_models()
     session.masters.verify(session.masters.remainders)
     state: dict[str, Any] = model.state_dict()
     joined: dict[torch.Tensor, torch.Tensor] = {}

@@ -8,6 +8,8 @@ covers, but none to take a kernel away again, to ask which operators have one at
 operator's arguments, or to leave a key out while a kernel calls on.
 
 Group 2, the processor. ``torch.cpu`` has no public word on the formats oneDNN has kernels for.
+
+Group 3, the optimizer. Its hooks can be added publicly, but neither listed nor moved.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import torch
 __all__ = [
     "argument_defaults",
     "destroy_library",
+    "move_hooks",
     "native_bf16",
     "native_fp16",
     "open_library",
@@ -129,3 +132,29 @@ def native_bf16() -> bool:
 def native_fp16() -> bool:
     """Tell whether oneDNN has fp16 kernels for this processor. Public name missing: as above."""
     return bool(torch.ops.mkldnn._is_mkldnn_fp16_supported())
+
+
+# -- 3. the optimizer --------------------------------------------------------------------------
+
+_HOOKS = (
+    "_optimizer_step_pre_hooks",
+    "_optimizer_step_post_hooks",
+    "_optimizer_state_dict_pre_hooks",
+    "_optimizer_state_dict_post_hooks",
+    "_optimizer_load_state_dict_pre_hooks",
+    "_optimizer_load_state_dict_post_hooks",
+)
+
+
+def move_hooks(old: torch.optim.Optimizer, new: torch.optim.Optimizer) -> None:
+    """Move the hooks of one optimizer to another, so that each fires once for each step.
+
+    Public name missing: a view of the hooks that are registered. Their handles go stale.
+
+    Args:
+        old: Has no hooks afterwards.
+        new: Has its own and these.
+    """
+    for name in _HOOKS:
+        getattr(new, name).update(getattr(old, name))
+        getattr(old, name).clear()

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import torch
 
-from narrowgate.errors import LossScaleError
 from narrowgate.plan import LossScale
 from narrowgate.policies import PRESETS, LossScaleConfig
 
@@ -35,17 +34,12 @@ def config_of(wish: LossScale) -> LossScaleConfig:
         The configuration; a loss scale of 1 that never moves if scaling is off.
 
     Raises:
-        LossScaleError: Numbers that contradict each other, or that are no whole numbers.
+        LossScaleError: Scales that contradict each other, or are no FP32 numbers.
+        RecipeError: Another number of the machine that is out of its range.
     """
     if wish.mode != "dynamic":
         return LossScaleConfig.static(wish.value)
-    changes: dict[str, float] = {}
-    for name, value in wish.changes:
-        if name in _WHOLE and value != int(value):
-            raise LossScaleError(
-                f"{name}={value} is not a whole number", hint=f"{name} counts steps"
-            )
-        changes[name] = int(value) if name in _WHOLE else value
+    changes = {k: int(v) if k in _WHOLE else v for k, v in wish.changes}
     return replace(PRESETS[wish.preset], **changes)  # type: ignore[arg-type]
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +23,7 @@ from narrowgate.engine.buffers import BufferGuard
 from narrowgate.engine.masters import Masters
 from narrowgate.engine.result import StepResult
 from narrowgate.engine.scaling import LossScaler, config_of
+from narrowgate.engine.verdict import Verdict
 from narrowgate.errors import NumericsError, PrepareError, StepError
 from narrowgate.ops import grad_stats
 from narrowgate.plan import Plan, Recipe
@@ -31,54 +31,10 @@ from narrowgate.plan import Plan, Recipe
 if TYPE_CHECKING:
     from narrowgate.engine.optimizer import PreparedOptimizer
 
-__all__ = ["Session", "Verdict"]
+__all__ = ["Session"]
 
 #: Verdicts that may be under way on a device before the host waits for the oldest.
 _LAG = 2
-
-
-@dataclass(slots=True, eq=False)
-class Verdict:
-    """What the gradients of one window say.
-
-    Attributes:
-        skip: 0-d FP32 tensor, nonzero if the step must not be applied.
-        halted: 0-d bool tensor: no step will ever be applied again.
-        inverse_scale: 0-d FP64 tensor, 1 / the loss scale of the gradients.
-        scale: 0-d FP32 tensor, that loss scale.
-        loss_finite: 0-d bool tensor.
-        culprit: 0-d FP64 tensor: index of the guilty parameter, or -1.
-        rows: Row of each parameter in ``stats``.
-        stats: What `narrowgate.ops.grad_stats` says of the stored gradients, one row each.
-        attempted: 0-d FP64 tensor: number of the step.
-        followed: The optimizers that have stepped by this verdict.
-    """
-
-    skip: torch.Tensor
-    halted: torch.Tensor
-    inverse_scale: torch.Tensor
-    scale: torch.Tensor
-    loss_finite: torch.Tensor
-    culprit: torch.Tensor
-    rows: dict[torch.Tensor, int]
-    stats: torch.Tensor
-    attempted: torch.Tensor
-    followed: set[int] = field(default_factory=set)
-
-    def norm(self, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Give the norm of some parameters' true gradients.
-
-        Args:
-            parameters: The parameters.
-
-        Returns:
-            0-d FP64 tensor; 0 if none of them has a gradient.
-        """
-        rows = [self.rows[p] for p in parameters if p in self.rows]
-        if not rows:
-            return torch.zeros_like(self.inverse_scale)
-        chosen = self.stats if len(rows) == len(self.rows) else self.stats[rows]
-        return chosen[:, 0].sum().sqrt() * self.inverse_scale
 
 
 class Session:
@@ -109,6 +65,7 @@ class Session:
         self.labels = list(self.names.values())
         self.index = {p: i for i, p in enumerate(self.order)}
         self.device = device
+        self.formats: dict[torch.Tensor, torch.dtype] = {}
         self.scaler = LossScaler(config_of(recipe.loss_scale), device)
         self.masters = Masters(self.names)
         self.guards: list[BufferGuard] = []
@@ -120,6 +77,7 @@ class Session:
         self._sums: dict[torch.Tensor, torch.Tensor] = {}
         self._folded: dict[torch.Tensor, tuple[int, int]] = {}
         self._marks: dict[torch.Tensor, tuple[int, int]] = {}
+        self._backwards = 0
         self._verdict: Verdict | None = None
         self._under_way: deque[tuple[Any, torch.Tensor]] = deque()
 
@@ -142,6 +100,37 @@ class Session:
             self.order.append(parameter)
             self.labels.append(self.names[parameter])
         return self.names[parameter]
+
+    def check_formats(self) -> None:
+        """Check that parameters are stored as prepare() left them.
+
+        Raises:
+            StepError: Somebody has converted the model since.
+        """
+        for parameter, dtype in self.formats.items():
+            if parameter.dtype != dtype:
+                raise StepError(
+                    f"{self.name_of(parameter)} is {parameter.dtype}, and was {dtype} when "
+                    f"prepare() was done: the model was converted, and its masters are lost",
+                    hint="say in the recipe which format is wanted, and leave .half(), "
+                    ".bfloat16(), .float() and .to(dtype) out",
+                )
+
+    def check_models(self) -> None:
+        """Check that the models still hold the parameters that were prepared.
+
+        Raises:
+            StepError: Parameters were replaced, for example by ``load_state_dict(assign=True)``.
+        """
+        self.check_formats()
+        for model in self.models:
+            for fqn, parameter in model.named_parameters():
+                if parameter not in self.formats and not self.recipe.is_passthrough:
+                    raise StepError(
+                        f"{fqn} is not the parameter that was prepared: it was replaced",
+                        hint="load with assign=False, and add parameters before prepare() or by "
+                        "optimizer.add_param_group()",
+                    )
 
     def gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
         """Give a parameter's gradient as the update shall read it: the FP32 sum if there is one."""
@@ -171,8 +160,12 @@ class Session:
         self._marks.clear()
         self._verdict = None
         self._loss_finite = torch.ones_like(self._loss_finite)
-        for guard in self.guards:
-            guard.open()
+        if (
+            self._backwards
+        ):  # a window that was given up; the forward of a new one may be over already
+            for guard in self.guards:
+                guard.open()
+        self._backwards = 0
 
     # --- the window --------------------------------------------------------------------------
 
@@ -191,11 +184,11 @@ class Session:
         parameters = self.parameters()
         if all(p.grad is None for p in parameters):
             self.clear()
-        elif self.scaler.is_on and self._marks and self._changed(parameters):
+        elif self._must_be_ours and self._marks and self._changed(parameters):
             if any(bool(p.grad.any()) for p in parameters if p.grad is not None):
                 raise self._order_error(self._changed(parameters))
             self.clear()  # zeroed in place by somebody else: a new window all the same
-        if self.recipe.default.accumulate:
+        if self.recipe.accumulate:
             self._fold(parameters)
             for parameter in self._folded:
                 parameter.grad = None
@@ -230,10 +223,16 @@ class Session:
 
     def end_backward(self) -> None:
         """Note the gradients which our backward has made."""
+        self._backwards += 1
         parameters = self.parameters()
-        if self.recipe.default.accumulate:
+        if self.recipe.accumulate:
             self._fold(parameters)
         self._marks = {p: (id(p.grad), p.grad._version) for p in parameters if p.grad is not None}
+
+    @property
+    def _must_be_ours(self) -> bool:
+        """Whether only our backward may make gradients: they are scaled, or summed elsewhere."""
+        return self.scaler.is_on or bool(self._sums)
 
     def _changed(self, parameters: Sequence[torch.Tensor]) -> list[str]:
         """Name the parameters whose gradient is not the one that our backward made."""
@@ -244,7 +243,7 @@ class Session:
         ]
 
     def _order_error(self, names: Sequence[str]) -> StepError:
-        """Say that scaled gradients were changed from outside."""
+        """Say that gradients were made or changed from outside."""
         if not self._marks:
             what = "there are gradients, but none were made by optimizer.backward(loss)"
         else:
@@ -252,9 +251,14 @@ class Session:
                 f"{len(names)} gradients, the first of them {names[0]}, were changed between "
                 f"optimizer.backward() and optimizer.step()"
             )
+        why = (
+            "they would be divided by the loss scale although they were not, or not only, "
+            "multiplied by it"
+            if self.scaler.is_on
+            else "the update reads the FP32 sums of the micro-batches, which this would not reach"
+        )
         return StepError(
-            f"{what}; they would be divided by the loss scale although they were not, or not only, "
-            f"multiplied by it",
+            f"{what}; {why}",
             hint="replace loss.backward() by optimizer.backward(loss), and clip_grad_norm_ or "
             "other changes of .grad by prepare(clip_norm=...) or optimizer.step(max_norm=...)",
         )
@@ -281,15 +285,16 @@ class Session:
         with_gradient = [p for p in parameters if self.gradient(p) is not None]
         for parameter in with_gradient:
             self._check_gradient(parameter)
-        if self.scaler.is_on:
-            changed = self._changed(parameters)
-            if changed:
-                raise self._order_error(changed)
+        changed = self._changed(parameters) if self._must_be_ours else []
+        if changed:
+            raise self._order_error(changed)
+        self.check_formats()
         self.masters.verify(parameters)
         self._verdict = self._judge(with_gradient)
         self._verdict.followed.add(id(optimizer))
         for guard in self.guards:
             guard.settle(self._verdict.skip)
+        self._backwards = 0
         return self._verdict
 
     def _check_gradient(self, parameter: torch.Tensor) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional as F  # noqa: N812 - torch's own documentation calls it so
+from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
 from narrowgate.engine.buffers import BufferGuard
@@ -256,7 +256,7 @@ def unswap(module: nn.Module) -> None:
 
 
 def autocast(model: nn.Module) -> torch.autocast:
-    """Enter a prepared model's region for methods other than its forward.
+    """Enter a prepared model's region for methods and parts called other than by its forward.
 
     Args:
         model: A model that `prepare` returned.
@@ -272,6 +272,9 @@ def autocast(model: nn.Module) -> torch.autocast:
         ...     (model.weight @ model.weight).dtype
         torch.bfloat16
     """
+    guard: BufferGuard | None = model.__dict__.get(_GUARD)
+    if guard is not None and model.training and torch.is_grad_enabled():
+        guard.snapshot()
     dtype = model.__dict__.get(_COMPUTE)
     device = model.__dict__.get(_DEVICE, "cpu")
     return torch.autocast(device, dtype, enabled=dtype is not None)

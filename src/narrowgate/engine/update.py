@@ -78,7 +78,7 @@ def update(
             remainders: list[torch.Tensor] = []
         else:  # without a master, the remainder of each step is dropped
             remainders = [
-                masters.remainders[p] if p in masters else torch.zeros_like(p, dtype=torch.int16)
+                masters.laid_out(p) if p in masters else torch.zeros_like(p, dtype=torch.int16)
                 for p in parameters
             ]
         gradients = [g for p in parameters if (g := gradient(p)) is not None]
@@ -140,6 +140,8 @@ def _state(inner: torch.optim.Optimizer, parameter: torch.Tensor, name: str) -> 
     state = inner.state[parameter]
     if state.get(name) is None:
         state[name] = torch.zeros_like(parameter, dtype=torch.float32)
+    elif state[name].stride() != parameter.stride():  # the model went to another memory format
+        state[name] = torch.empty_like(parameter, dtype=torch.float32).copy_(state[name])
     held: torch.Tensor = state[name]
     return held
 

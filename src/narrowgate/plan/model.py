@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from narrowgate.errors import NarrowgateError
 
@@ -106,25 +107,28 @@ class ModelInfo:
             text: What `to_json` wrote.
 
         Raises:
-            NarrowgateError: The schema is newer than this version knows.
+            NarrowgateError: It is no description, or one of another schema.
         """
-        data = json.loads(text)
-        if data.get("schema") != _SCHEMA:
-            raise NarrowgateError(
-                f"model description of schema {data.get('schema')}; this version knows {_SCHEMA}",
-                hint="describe the model with the same version of narrowgate",
-            )
-        return cls(
-            device=data["device"],
-            modules=tuple(ModuleInfo(**module) for module in data["modules"]),
-            params=tuple(
-                ParamInfo(
-                    **{
-                        **param,
-                        "shape": tuple(param["shape"]),
-                        "owners": tuple(Owner(**owner) for owner in param["owners"]),
-                    }
+        try:
+            data = json.loads(text)
+            if data["schema"] != _SCHEMA:
+                raise NarrowgateError(
+                    f"model description of schema {data['schema']}; this version knows {_SCHEMA}",
+                    hint="describe the model with the same version of narrowgate",
                 )
-                for param in data["params"]
-            ),
-        )
+            return cls(
+                device=data["device"],
+                modules=tuple(ModuleInfo(**module) for module in data["modules"]),
+                params=tuple(_param(param) for param in data["params"]),
+            )
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            raise NarrowgateError(
+                f"this is no model description: {error}",
+                hint="a description is what ModelInfo.to_json() wrote",
+            ) from error
+
+
+def _param(data: dict[str, Any]) -> ParamInfo:
+    """Read one parameter from its JSON form."""
+    owners = tuple(Owner(**owner) for owner in data["owners"])
+    return ParamInfo(**{**data, "shape": tuple(data["shape"]), "owners": owners})

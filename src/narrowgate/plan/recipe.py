@@ -7,16 +7,18 @@ it covers the modules below a module that it matches, and the first rule that ma
 Everything numeric is said here and nowhere else, so a recipe string is the whole of an experiment's
 precision.
 
-`str(recipe)` is the normal form: keys at their default are left out, the rest stand in the order of
+`str(recipe)` is the normal form: what a base brings anyway is left out, keys stand in the order of
 `KEYS`, and two spellings of one wish (`bf16(master=params)`, `bf16-mixed`) print alike.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from narrowgate.errors import LossScaleError, RecipeError, nearest
+from narrowgate.formats import get
 
 __all__ = ["ALIASES", "BASES", "KEYS", "Entry", "LossScale", "Recipe", "Rule", "parse"]
 
@@ -82,23 +84,19 @@ class LossScale:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """What one ``BASE(key=value, ...)`` asks for.
+    """What one ``BASE(key=value, ...)`` asks for the modules that it covers.
 
     Attributes:
         base: Name of the base, in normal form.
         compute: Format of matrix products' operands: ``fp32``, ``tf32``, ``bf16`` or ``fp16``.
         master: ``params`` (FP32 parameters), ``split`` (half and remainder) or ``none``.
         residual: True if embeddings give FP32.
-        accumulate: True if micro-batch gradients of 16-bit parameters are summed in FP32.
-        loss_scale: How the loss is scaled.
     """
 
     base: str
     compute: str
     master: str
     residual: bool
-    accumulate: bool
-    loss_scale: LossScale
 
     @property
     def narrows(self) -> bool:
@@ -112,23 +110,12 @@ class Entry:
 
     def __str__(self) -> str:
         """Print the entry in normal form."""
-        said: list[str] = []
-        if self.master == "none":
-            said.append("master=none")
-        if self.residual:
-            said.append("residual=fp32")
-        if self.accumulate:
-            said.append("accumulate=fp32")
-        scale = self.loss_scale
-        usual = "dynamic" if self.compute == "fp16" else "off"
-        if scale.mode == "static":
-            said.append(f"loss_scale={_number(scale.value)}")
-        elif scale.mode != usual:
-            said.append(f"loss_scale={scale.mode}")
-        if scale.preset != "narrowgate":
-            said.append(f"preset={scale.preset}")
-        said += [f"{key}={_number(value)}" for key, value in scale.changes]
-        return f"{self.base}({', '.join(said)})" if said else self.base
+        return _call(self.base, self._keys())
+
+    def _keys(self) -> list[str]:
+        """Print the keys that are not at their default."""
+        master = ["master=none"] if self.master == "none" else []
+        return [*master, "residual=fp32"] if self.residual else master
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +138,8 @@ class Recipe:
     Attributes:
         default: What every module gets which no rule matches.
         rules: The rules, in the order in which they are tried.
+        accumulate: True if micro-batch gradients of 16-bit parameters are summed in FP32.
+        loss_scale: How the loss is scaled.
 
     Example:
         >>> recipe = parse("bf16(residual=fp32); lm_head: fp32")
@@ -161,7 +150,9 @@ class Recipe:
     """
 
     default: Entry
-    rules: tuple[Rule, ...] = ()
+    rules: tuple[Rule, ...]
+    accumulate: bool
+    loss_scale: LossScale
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -173,19 +164,31 @@ class Recipe:
         """Whether the recipe leaves model and optimizer as they are (fp32 and tf32)."""
         return not any(entry.is_16bit for entry in self.entries)
 
-    @property
-    def loss_scale(self) -> LossScale:
-        """The loss scaling of the whole model: the default's, or dynamic if a rule needs fp16."""
-        said = self.default.loss_scale
-        needed = any(rule.entry.compute == "fp16" for rule in self.rules)
-        if needed and said.mode == "off" and self.default.compute != "fp16":
-            return LossScale(mode="dynamic")
-        return said
-
     def __str__(self) -> str:
-        """Print the recipe in normal form, as one line."""
+        """Print the recipe in normal form; what holds for the whole model stands in the default."""
+        scale = self.loss_scale
+        keys = self.default._keys()
+        if self.accumulate:
+            keys.append("accumulate=fp32")
+        if scale.mode == "static":
+            keys.append(f"loss_scale={_number(scale.value)}")
+        elif scale.mode != _usual_mode(self.entries):
+            keys.append(f"loss_scale={scale.mode}")
+        if scale.preset != "narrowgate":
+            keys.append(f"preset={scale.preset}")
+        keys += [f"{key}={_number(value)}" for key, value in scale.changes]
         rules = [f"{rule.glob}: {rule.entry}" for rule in self.rules]
-        return "; ".join([str(self.default), *rules])
+        return "; ".join([_call(self.default.base, keys), *rules])
+
+
+def _call(base: str, keys: list[str]) -> str:
+    """Print a base with keys."""
+    return f"{base}({', '.join(keys)})" if keys else base
+
+
+def _usual_mode(entries: Sequence[Entry]) -> str:
+    """Say how the loss is scaled if the recipe says nothing: dynamically if there is any fp16."""
+    return "dynamic" if any(entry.compute == "fp16" for entry in entries) else "off"
 
 
 def parse(text: str) -> Recipe:
@@ -208,61 +211,82 @@ def parse(text: str) -> Recipe:
             f"a recipe is a string such as 'bf16'; got {type(text).__name__}",
             hint="write the recipe as one line, e.g. 'fp16(residual=fp32); head: fp32'",
         )
-    parts = [part.strip() for part in text.split(";")]
-    if not parts[0]:
+    first, *others = (part.strip() for part in text.split(";"))
+    if not first:
         raise RecipeError(
             f"the recipe {text!r} does not begin with a base", hint=nearest("", BASES)
         )
-    default = _entry(ALIASES.get(parts[0], parts[0]), text)
-    rules = []
-    for part in parts[1:]:
-        glob, colon, wish = part.partition(":")
-        if not colon or not glob.strip() or not wish.strip():
-            raise RecipeError(
-                f"the rule {part!r} in the recipe {text!r} is not of the form GLOB: "
-                "BASE(key=value)",
-                hint="for example 'bf16; lm_head: fp32' keeps the module lm_head in FP32",
-            )
-        rules.append(Rule(glob=glob.strip(), entry=_rule_entry(glob.strip(), wish.strip(), text)))
-    recipe = Recipe(default=default, rules=tuple(rules))
-    if recipe.default.compute == "tf32" and recipe.rules:
+    base, given = _read_call(ALIASES.get(first, first), text)
+    rules = tuple(_rule(part, text) for part in others)
+    default = _entry(base, {k: v for k, v in given.items() if k not in _WHOLE_MODEL}, text)
+    whole = {key: value for key, value in given.items() if key in _WHOLE_MODEL}
+    entries = (default, *(rule.entry for rule in rules))
+    if default.compute == "tf32" and rules:
         raise RecipeError(
             f"tf32 is a switch of the whole process and takes no rules; got {text!r}",
             hint="use 'fp32' as the default if some modules shall run in 16 bits",
         )
-    return recipe
+    if whole and not any(entry.is_16bit for entry in entries):
+        raise _takes_no_keys(base, whole, text)
+    accumulate = "accumulate" in whole
+    if accumulate:
+        _one_of("accumulate", whole["accumulate"], ("fp32",))
+        if not any(entry.narrows for entry in entries):
+            raise _says_nothing_new("accumulate", default)
+    return Recipe(
+        default=default,
+        rules=rules,
+        accumulate=accumulate,
+        loss_scale=_loss_scale(_usual_mode(entries), whole),
+    )
 
 
-def _rule_entry(glob: str, wish: str, text: str) -> Entry:
-    """Read a rule's entry; keys of the whole model are refused there."""
-    wish = ALIASES.get(wish, wish)
-    for key, _ in _split_call(wish, text)[1]:
+def _rule(part: str, text: str) -> Rule:
+    """Read ``GLOB: BASE(key=value, ...)``; keys of the whole model are refused there."""
+    glob, colon, wish = (piece.strip() for piece in part.partition(":"))
+    if not colon or not glob or not wish:
+        raise RecipeError(
+            f"the rule {part!r} in the recipe {text!r} is not of the form GLOB: BASE(key=value)",
+            hint="for example 'bf16; lm_head: fp32' keeps the module lm_head in FP32",
+        )
+    if wish in ALIASES:
+        raise RecipeError(
+            f"{wish} is a whole recipe and cannot stand in the rule {glob!r}",
+            hint=f"it stands for {ALIASES[wish]!r}: name the base",
+        )
+    base, given = _read_call(wish, text)
+    for key in given:
         if key in _WHOLE_MODEL:
             raise RecipeError(
                 f"{key} holds for the whole model and cannot stand in the rule {glob!r}",
                 hint=f"put it into the default: 'BASE({key}=...); {glob}: ...'",
             )
-    entry = _entry(wish, text)
+    entry = _entry(base, given, text)
     if entry.compute == "tf32":
         raise RecipeError(
             f"tf32 is a switch of the whole process and cannot stand in the rule {glob!r}",
             hint="use fp32 in the rule",
         )
-    return entry
+    return Rule(glob=glob, entry=entry)
 
 
 _CALL = re.compile(r"([A-Za-z0-9_\-]+)\s*(?:\((.*)\))?", re.DOTALL)
 
 
-def _split_call(wish: str, text: str) -> tuple[str, list[tuple[str, str]]]:
-    """Split ``BASE(key=value, ...)`` into its name and its keys."""
+def _read_call(wish: str, text: str) -> tuple[str, dict[str, str]]:
+    """Split ``BASE(key=value, ...)`` into a base and keys that exist, each once."""
     match = _CALL.fullmatch(wish)
     if match is None:
         raise RecipeError(
             f"{wish!r} in the recipe {text!r} is not of the form BASE(key=value, ...)",
             hint=f"bases: {', '.join(BASES)}",
         )
-    pairs = []
+    if match[1] not in BASES:
+        raise RecipeError(
+            f"there is no recipe {match[1]!r}; allowed: {', '.join(BASES)}",
+            hint=nearest(match[1], [*BASES, *ALIASES]),
+        )
+    given: dict[str, str] = {}
     for part in (match[2] or "").split(","):
         if not part.strip():
             continue
@@ -272,20 +296,6 @@ def _split_call(wish: str, text: str) -> tuple[str, list[tuple[str, str]]]:
                 f"{part.strip()!r} in the recipe {text!r} is not of the form key=value",
                 hint=f"keys: {', '.join(KEYS)}",
             )
-        pairs.append((key, value))
-    return match[1], pairs
-
-
-def _entry(wish: str, text: str) -> Entry:
-    """Read ``BASE(key=value, ...)``."""
-    base, pairs = _split_call(wish, text)
-    if base not in BASES:
-        raise RecipeError(
-            f"there is no recipe {base!r}; allowed: {', '.join(BASES)}",
-            hint=nearest(base, [*BASES, *ALIASES]),
-        )
-    given: dict[str, str] = {}
-    for key, value in pairs:
         if key not in KEYS:
             raise RecipeError(
                 f"the recipe {text!r} has no key {key!r}; allowed: {', '.join(KEYS)}",
@@ -297,44 +307,49 @@ def _entry(wish: str, text: str) -> Entry:
                 hint="keep one of the two",
             )
         given[key] = value
-    return _checked_entry(base, given, text)
+    return match[1], given
 
 
-def _checked_entry(base: str, given: dict[str, str], text: str) -> Entry:
-    """Check that the keys make sense together, and bring them into normal form."""
+def _entry(base: str, given: dict[str, str], text: str) -> Entry:
+    """Check that the keys of an entry make sense together; bring it into normal form."""
     compute, master, _ = BASES[base]
     if compute in ("fp32", "tf32"):
         if given:
-            raise RecipeError(
-                f"{base} takes no keys; got {', '.join(given)} in {text!r}",
-                hint="use bf16 or fp16, or leave the keys out",
-            )
-        off = LossScale(mode="off")
-        return Entry(
-            base=base, compute=compute, master=master, residual=False, accumulate=False,
-            loss_scale=off,
-        )  # fmt: skip
+            raise _takes_no_keys(base, given, text)
+        return Entry(base=base, compute=compute, master=master, residual=False)
     master = _one_of("master", given.get("master", master), ("split", "params", "none"))
-    base = f"{compute}-mixed" if master == "params" else compute
-    residual = "residual" in given and bool(_one_of("residual", given["residual"], ("fp32",)))
-    accumulate = "accumulate" in given and bool(
-        _one_of("accumulate", given["accumulate"], ("fp32",))
+    entry = Entry(
+        base=f"{compute}-mixed" if master == "params" else compute,
+        compute=compute,
+        master=master,
+        residual="residual" in given,
     )
-    for key, said in (("residual", residual), ("accumulate", accumulate)):
-        if said and master == "params":
-            raise RecipeError(
-                f"{key}=fp32 says nothing new in {base}: with FP32 parameters it is so already",
-                hint=f"leave {key} out, or use {compute} (16-bit parameters)",
-            )
-    return Entry(
-        base=base, compute=compute, master=master, residual=residual, accumulate=accumulate,
-        loss_scale=_loss_scale(compute, given),
-    )  # fmt: skip
+    if entry.residual:
+        _one_of("residual", given["residual"], ("fp32",))
+        if not entry.narrows:
+            raise _says_nothing_new("residual", entry)
+    return entry
 
 
-def _loss_scale(compute: str, given: dict[str, str]) -> LossScale:
-    """Read the loss-scale keys of an entry."""
-    said = given.get("loss_scale", "dynamic" if compute == "fp16" else "off")
+def _takes_no_keys(base: str, given: dict[str, str], text: str) -> RecipeError:
+    """Say that nothing can be set where nothing runs in 16 bits."""
+    return RecipeError(
+        f"{base} takes no keys; got {', '.join(given)} in {text!r}",
+        hint="use bf16 or fp16, or leave the keys out",
+    )
+
+
+def _says_nothing_new(key: str, entry: Entry) -> RecipeError:
+    """Say that FP32 parameters bring what a key asks for."""
+    return RecipeError(
+        f"{key}=fp32 says nothing new in {entry.base}: with FP32 parameters it is so already",
+        hint=f"leave {key} out, or use 16-bit parameters (bf16, fp16)",
+    )
+
+
+def _loss_scale(usual: str, given: dict[str, str]) -> LossScale:
+    """Read the loss-scale keys."""
+    said = given.get("loss_scale", usual)
     machine = [key for key in ("preset", *_MACHINE_NUMBERS) if key in given]
     if said != "dynamic" and machine:
         raise RecipeError(
@@ -362,17 +377,22 @@ def _one_of(key: str, value: str, allowed: tuple[str, ...]) -> str:
 
 
 def _positive(key: str, value: str) -> float:
-    """Read a positive finite number; ``2^16`` and ``2**16`` may be written."""
+    """Read a number of the loss scale; ``2^16`` and ``2**16`` may be written."""
     power = re.fullmatch(r"2(?:\^|\*\*)(-?\d{1,3})", value)
     try:
         number = 2.0 ** int(power[1]) if power else float(value)
     except ValueError:
         number = float("nan")
-    if not 0.0 < number < float("inf"):
+    fp32 = get("fp32")
+    if not fp32.min_subnormal <= number <= fp32.max_finite:
         raise LossScaleError(
-            f"{key}={value} is not a positive finite number",
+            f"{key}={value} is not a positive finite FP32 number",
             hint=f"for example {key}=2^16"
             + (", loss_scale=dynamic or loss_scale=off" if key == "loss_scale" else ""),
+        )
+    if key in ("interval", "hysteresis") and number != int(number):
+        raise LossScaleError(
+            f"{key}={value} is not a whole number", hint=f"{key} counts optimizer steps"
         )
     return number
 
