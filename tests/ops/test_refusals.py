@@ -289,14 +289,16 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         lambda: adamw(eps=1e-50),
         (
             "adamw_step: eps is 1e-50, which is 0 in float32; allowed: eps > "
-            "7.006492321624085e-46\n\nhint: an element whose gradients were all 0 would be divided by 0; 1e-8 is usual"
+            "7.006492321624085e-46\n\nhint: an element whose gradients were all 0 would be "
+            "divided by 0; 1e-8 is usual"
         ),
     ),
     "adamw_eps_zero": (
         lambda: adamw(eps=0.0),
         (
             "adamw_step: eps is 0.0, which is 0 in float32; allowed: eps > "
-            "7.006492321624085e-46\n\nhint: an element whose gradients were all 0 would be divided by 0; 1e-8 is usual"
+            "7.006492321624085e-46\n\nhint: an element whose gradients were all 0 would be "
+            "divided by 0; 1e-8 is usual"
         ),
     ),
     "adamw_eps_nan": (
@@ -311,14 +313,16 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
         lambda: sgd(momentum=0.0),
         (
             "sgd_step: momentum is 0.0 beside a list of 1 momentum_buffers; allowed: momentum > 0, "
-            "or nesterov=False and momentum_buffers=[]\n\nhint: without momentum there is nothing to look ahead with and nothing to keep"
+            "or nesterov=False and momentum_buffers=[]\n\nhint: without momentum there is nothing "
+            "to look ahead with and nothing to keep"
         ),
     ),
     "sgd_nesterov_without_momentum": (
         lambda: sgd(momentum=0.0, momentum_buffers=[], nesterov=True),
         (
             "sgd_step: momentum is 0.0 beside nesterov; allowed: momentum > 0, "
-            "or nesterov=False and momentum_buffers=[]\n\nhint: without momentum there is nothing to look ahead with and nothing to keep"
+            "or nesterov=False and momentum_buffers=[]\n\nhint: without momentum there is nothing "
+            "to look ahead with and nothing to keep"
         ),
     ),
     "sgd_missing_buffers": (
