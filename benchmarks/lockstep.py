@@ -11,6 +11,7 @@ it prints otherwise goes to a file, which is quoted if the worker dies.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -92,7 +93,8 @@ class Worker:
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout, self._words):
             if stream is not None:
-                stream.close()
+                with contextlib.suppress(BrokenPipeError):  # a request which nobody has read
+                    stream.close()
 
 
 def serve(handlers: Mapping[str, Callable[[], Answer]]) -> None:

@@ -3,10 +3,10 @@
     python benchmarks/memory.py
 
 Counted from the tensors that live after a step with AdamW: weights, remainders, gradients, states.
-The batch is tiny, so that what is saved for backward is small beside them; torch.amp's 16-bit copies
-of the weights are saved for backward, and are counted in a column of their own ("copies": saved bytes
-beyond those of FP32). Each variant has a process of its own, and its resident size is beside the
-count: the peak, less what the process had before the model was made.
+The batch is tiny, so that what is saved for backward is small beside them; torch.amp's 16-bit
+copies of the weights are saved for backward, and stand in a column of their own ("copies": saved
+bytes beyond those of FP32). Each variant has a process of its own, and its resident size is beside
+the count: the peak, less what the process had before the model was made.
 
 The limits are arithmetic: a split master is 2 + 2 bytes where FP32 has 4, its gradient 2 where FP32
 has 4, so 14 bytes a parameter where FP32 and torch.amp have 16. Norms stay FP32: a hundredth of a

@@ -5,7 +5,8 @@
 Each recipe trains in a process of its own, from the same seed on the same text, and they take their
 steps in turn, so that a machine which slows down slows all of them. torch.autocast, the way without
 narrowgate, takes part until it has used twenty seconds: on a CPU without 16-bit units it needs
-seconds for a step. Ctrl-C ends the run and prints what was measured so far.
+seconds for a step. Training ends early if the machine is too slow for all steps in three minutes.
+Ctrl-C ends it too, and prints what was measured so far.
 """
 
 from __future__ import annotations
@@ -145,6 +146,10 @@ class Screen:
         if self._live:
             self._progress.stop()
 
+    def say(self, words: str) -> None:
+        """Print a line above the bars."""
+        self._console.print(words)
+
     def show(self, run: Run, tokens: int) -> None:
         """Show a run after one of its steps."""
         done = len(run.seconds)
@@ -160,7 +165,10 @@ def train_all(
 ) -> None:
     """Let all workers take their steps in turn, then validate and count."""
     with screen:
-        for _ in range(args.steps):
+        for number in range(args.steps):
+            if sum(sum(run.seconds) for run in runs.values()) >= args.seconds:
+                screen.say(f"stopped after {number} of {args.steps} steps: --seconds are over")
+                break
             for name, worker in workers.items():
                 run = runs[name]
                 if name != AUTOCAST or sum(run.seconds) < AUTOCAST_SECONDS:
@@ -215,6 +223,7 @@ def parse_arguments() -> argparse.Namespace:
     for name, value in defaults.items():
         parser.add_argument(f"--{name}", type=int, default=value, help=f"{value} if left out")
     parser.add_argument("--lr", type=float, default=3e-3, help="the highest learning rate")
+    parser.add_argument("--seconds", type=float, default=180.0, help="end training after these")
     parser.add_argument("--no-autocast", action="store_true", help="leave torch.autocast out")
     return parser.parse_args()
 
@@ -223,6 +232,8 @@ def main() -> int:
     """Run the demo; 0 if it came to its end, 130 if it was interrupted."""
     args = parse_arguments()
     console = Console()
+    if not console.is_terminal:  # a file or a pipe has no width, and the table needs this one
+        console.width = max(console.width, 120)
     names = ["fp32", *args.recipes, *([] if args.no_autocast else [AUTOCAST])]
     told = ("steps", "seed", "layers", "width", "context", "batch", "lr")
     options = [word for name in told for word in (f"--{name}", str(getattr(args, name)))]
