@@ -24,7 +24,7 @@ def wide_batch() -> Task:
     torch.manual_seed(0)
     model = GPT(3, 128, 64)
     text, _ = load_text()
-    tokens, targets = windows(text, torch.arange(0, 1200, 400), 64)
+    tokens, targets = windows(text, torch.arange(0, 4400, 400), 64)
     return Task(name="gpt", model=model, inputs=tokens, targets=targets)
 
 
