@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F  # noqa: N812 - torch's own documentation calls it so
+from torch.nn import functional as F
 
 from narrowgate.engine import cpu
 
@@ -76,6 +78,30 @@ def test_inductor_runs_with_and_without() -> None:
     assert torch.equal(compiled(a, b), (a.float() @ b.float()).half())
     cpu.uninstall()
     assert torch.equal(compiled(a, b), stock)
+
+
+@pytest.mark.slow
+@inductor
+@pytest.mark.usefixtures("stock", "_fresh")
+def test_graphs_cached_on_disk_without_the_islands_are_not_used_with_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Autocast around a compiled region, as when each block is compiled by itself."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+
+    def soft(x: Tensor) -> Tensor:
+        return x.softmax(-1)
+
+    x = torch.randn(8, 8).bfloat16()
+    dtypes = []
+    for installed in (False, True, False):
+        torch.compiler.reset()
+        cpu.uninstall()
+        if installed:
+            cpu.install()
+        with torch.autocast("cpu", torch.bfloat16):
+            dtypes.append(torch.compile(soft, fullgraph=True)(x).dtype)
+    assert dtypes == [torch.bfloat16, torch.float32, torch.bfloat16]
 
 
 @pytest.mark.slow

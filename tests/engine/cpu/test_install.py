@@ -99,6 +99,18 @@ def test_by_default_formats_without_units_are_widened() -> None:
 
 
 @pytest.mark.usefixtures("stock")
+def test_the_tag_of_cached_graphs_changes_and_comes_back() -> None:
+    with torch.compiler.config.patch(cache_key_tag="theirs"):
+        cpu.install(widen=HALVES)
+        tag = torch.compiler.config.cache_key_tag
+        assert tag.startswith("theirs+narrowgate")
+        cpu.install(widen=[])
+        assert torch.compiler.config.cache_key_tag == tag
+        cpu.uninstall()
+        assert torch.compiler.config.cache_key_tag == "theirs"
+
+
+@pytest.mark.usefixtures("stock")
 def test_an_install_that_fails_midway_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     before = tables()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812 - torch's own documentation calls it so
+from torch.nn import functional as F
 
 from engine.cpu.samples import Call, bits_equal, flat, halved, kernel_calls, widen
 from narrowgate.engine import cpu

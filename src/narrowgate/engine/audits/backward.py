@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812 - torch's own documentation calls it so
+from torch.nn import functional as F
 
 from narrowgate.engine.audits.case import ADDENDS, Case, Make, case, grad, ones, signs, zeros_index
 from narrowgate.engine.audits.forward import TINY

@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812 - torch's own documentation calls it so
+from torch.nn import functional as F
 
 from narrowgate.engine.audits.case import ADDENDS, Case, Make, case, signs, zeros_index
 

@@ -9,6 +9,12 @@
 All three only touch calls with 16-bit tensors, or calls under CPU autocast; all go away again with
 nothing left behind. Importing this package registers nothing, and nothing here prints: the engine
 says once what it installed.
+
+Compiled graphs call products and sums through the dispatcher, so those follow at once. The casts of
+autocast are part of a graph: torch's on-disk cache of graphs does not know of ours and would hand
+out graphs made without them, or leave ours to runs without narrowgate. So the cache's tag changes
+while the kernels are in place. A graph that this process compiled before keeps its casts until
+``torch.compiler.reset()``; hence first prepare, then compile.
 """
 
 from __future__ import annotations
@@ -35,11 +41,16 @@ __all__ = [
 ]
 
 
+_CACHE_TAG = "narrowgate-autocast-islands-1"
+"""Part of the key of cached graphs; the number rises when the islands change."""
+
+
 class _State:
-    """What is installed now: the handle that owns the kernels, and the dtypes they widen."""
+    """What is installed now: the kernels' handle, the dtypes they widen, the tag before ours."""
 
     library: Library | None = None
     wide: frozenset[torch.dtype] = frozenset()
+    cache_tag: str = ""
 
 
 def needed(dtypes: Iterable[torch.dtype]) -> bool:
@@ -80,12 +91,15 @@ def install(*, widen: Iterable[torch.dtype] | None = None) -> None:
         destroy_library(library)
         raise
     _State.library, _State.wide = library, wide
+    _State.cache_tag = torch.compiler.config.cache_key_tag
+    torch.compiler.config.cache_key_tag = f"{_State.cache_tag}+{_CACHE_TAG}"
 
 
 def uninstall() -> None:
     """Bring torch's own kernels back, bit for bit; without :func:`install` it does nothing."""
     if _State.library is not None:
         destroy_library(_State.library)
+        torch.compiler.config.cache_key_tag = _State.cache_tag
         _State.library, _State.wide = None, frozenset()
 
 

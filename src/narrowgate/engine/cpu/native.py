@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812 - torch's own documentation calls it so
+from torch.nn import functional as F
 
 from narrowgate.engine.private import native_bf16, native_fp16
 
