@@ -12,6 +12,15 @@ from narrowgate.engine import cpu
 HALVES = (torch.bfloat16, torch.float16)
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """The operands are small: on a busy machine more threads would only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 @pytest.fixture
 def stock() -> Iterator[None]:
     """Torch's own kernels, whatever ran before."""
