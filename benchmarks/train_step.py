@@ -47,6 +47,9 @@ _DTYPE = {"bf16": torch.bfloat16, "fp16": torch.float16}
 #: and what lives; widening and the split update may cost a fifth of the speed.
 SPEED, SPEED_AUTOCAST, SAVED, LIVE = ">= 0.80", ">= 20", "<= 0.55", "<= 0.72"
 
+#: A step of FP32 keeps its threads busy for more than nine tenths of the time if it is let to.
+BUSY = 0.8
+
 #: How the libraries below torch are kept to AVX2; each variable is documented by its library.
 AVX2 = {
     "ATEN_CPU_CAPABILITY": "avx2",
@@ -104,13 +107,19 @@ class Variant:
         """Make a step.
 
         Returns:
-            Seconds of forward and backward, and of the update.
+            Seconds of forward and backward, and of the update; how many cores they had.
         """
+        used = time.process_time()
         begin = time.perf_counter()
         self.forward_backward()
         middle = time.perf_counter()
         self.update()
-        return {"gradients": middle - begin, "update": time.perf_counter() - middle}
+        end = time.perf_counter()
+        return {
+            "gradients": middle - begin,
+            "update": end - middle,
+            "cores": (time.process_time() - used) / (end - begin),
+        }
 
     def count(self) -> dict[str, Any]:
         """Make a step, and count its bytes and operations.
@@ -120,16 +129,19 @@ class Variant:
         """
         counter = TrafficCounter(cpu.widened())
         saved: SavedBytes
+        used = time.process_time()
         begin = time.perf_counter()
         with saved_bytes() as saved, counter:
             self.forward_backward()
         kept = saved.total(self.model)
         middle = time.perf_counter()
         self.update()
+        end = time.perf_counter()
         live = count_live(self.model, self.optimizer)
         return {
             "gradients": middle - begin,
-            "update": time.perf_counter() - middle,
+            "update": end - middle,
+            "cores": (time.process_time() - used) / (end - begin),
             "saved": kept,
             **{f"{kind}_bytes": size for kind, size in dataclasses.asdict(live).items()},
             "live": live.total + kept,
@@ -206,7 +218,7 @@ def run_rounds(
         for name, worker in workers.items():
             slow = name in autocast and not native[name.removeprefix("autocast-")]
             if slow:  # its counted step took half a minute too: counting is lost in it
-                first = {key: found[name][key] for key in ("gradients", "update")}
+                first = {key: found[name][key] for key in ("gradients", "update", "cores")}
                 found[name]["steps"].append(first)
             found[name]["rss"] = worker.ask("rss")["peak"]
     finally:
@@ -217,6 +229,10 @@ def run_rounds(
 
 def _seconds(row: dict[str, Any], pick: Callable[[list[float]], float] = min) -> float:
     return pick([step["gradients"] + step["update"] for step in row["steps"]])
+
+
+def _best(row: dict[str, Any]) -> dict[str, float]:
+    return min(row["steps"], key=lambda step: step["gradients"] + step["update"])
 
 
 def judge(found: dict[str, dict[str, Any]], native: dict[str, bool], title: str) -> list[Measure]:
@@ -286,14 +302,17 @@ def _print_parts(found: dict[str, dict[str, Any]], rates: Rates) -> None:
                 f"{_seconds(row, statistics.median) * 1e3:.0f}",
                 str(len(row["steps"])),
                 f"{min(s['update'] for s in row['steps']) * 1e3:.0f}",
+                f"{_best(row)['cores']:.2f}",
                 f"{measured_plain / measured:.2f}",
                 "-" if stock else f"{expected_plain / expected:.2f}",
                 f"{row['traffic']['widened_bytes'] / 1e6:.0f}",
                 f"{(row['traffic']['flops'] + row['traffic']['native_flops']) / 1e9:.0f}",
             )
         )
-    heads = ("variant", "min ms", "median", "n", "update", "fwd+bwd", "predicted", "MB widened")
-    print_table("Time (ratios over plain FP32)", (*heads, "GFLOP"), rows)
+    heads = ("variant", "min ms", "median", "n", "update", "cores", "fwd+bwd", "predicted")
+    print_table("Time (ratios over plain FP32)", (*heads, "MB widened", "GFLOP"), rows)
+    if _best(plain)["cores"] < BUSY * torch.get_num_threads():
+        print("the machine was busy with other things: times above and speeds below say little")
     print(
         f"predicted from {rates.flops / 1e9:.0f} GFLOP/s in FP32, "
         f"{rates.native_flops / 1e9:.0f} in bf16 by torch, "

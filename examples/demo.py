@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmarks"))
 from lockstep import Worker, WorkerDiedError, serve
 from measure import count_live, peak_rss_bytes, saved_bytes
 
-AUTOCAST = "torch.autocast bf16"
+AUTOCAST = "autocast bf16"
 AUTOCAST_SECONDS = 20.0
 
 
@@ -179,36 +179,56 @@ def train_all(
             runs[name].val_loss = worker.ask("validate")["val_loss"]
 
 
-def print_results(console: Console, runs: dict[str, Run], tokens: int) -> None:
-    """Print the table."""
-    table = Table(title="The same GPT, seed and text", title_justify="left", title_style="bold")
-    heads = ("", "loss", "val loss", "tokens/s", "speed", "weights", "grads", "states", "saved",
-             "sum", "peak RSS", "skipped")  # fmt: skip
+def _table(title: str, *heads: str) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("", no_wrap=True)
     for head in heads:
-        table.add_column(head, justify="left" if not head else "right", no_wrap=True)
+        table.add_column(head, justify="right", no_wrap=True)
+    return table
+
+
+def print_results(console: Console, runs: dict[str, Run], tokens: int) -> None:
+    """Print what was measured of each run that made a step at all."""
     baseline = runs["fp32"]
+    results = _table(
+        "The same GPT, seed and text",
+        *("train loss", "val loss", "tokens/s", "x fp32", "steps", "skipped"),
+    )
+    memory = _table(
+        "Memory, MB", "weights", "grads", "states", "saved", "sum", "x fp32", "peak RSS"
+    )
+    kinds = ("weights", "gradients", "states", "saved")
     for run in runs.values():
-        if not run.seconds:
+        if not run.bytes:
             continue
-        speed = run.speed(baseline)
-        parts = [run.bytes.get(k, 0) for k in ("weights", "gradients", "states", "saved")]
         is_full = len(run.seconds) == len(baseline.seconds)
-        table.add_row(
+        speed = run.speed(baseline)
+        results.add_row(
             run.name,
-            f"{run.loss:.3f}" if is_full else f"({len(run.seconds)} steps)",
+            f"{run.loss:.3f}" if is_full else "-",
             "-" if run.val_loss is None else f"{run.val_loss:.3f}",
             f"{tokens / statistics.median(run.seconds[1:] or run.seconds):,.0f}",
-            "-" if speed is None else f"{speed:.2f}x",
-            *(f"{part / 1e6:.1f}" for part in parts),
-            f"{sum(parts) / 1e6:.1f}",
-            f"{run.bytes.get('rss', 0) / 1e6:.0f}",
+            "-" if speed is None else f"{speed:.2f}",
+            str(len(run.seconds)),
             str(run.skipped),
         )
-    console.print(table)
+        parts = [run.bytes[kind] for kind in kinds]
+        whole = sum(baseline.bytes[kind] for kind in kinds)
+        memory.add_row(
+            run.name,
+            *(f"{part / 1e6:.1f}" for part in parts),
+            f"{sum(parts) / 1e6:.1f}",
+            f"{sum(parts) / whole:.2f}",
+            f"{run.bytes['rss'] / 1e6:.0f}",
+        )
+    if not baseline.bytes:
+        return
+    console.print(results)
+    console.print("Loss in nats per byte; speed as the median over rounds, one step of each.")
+    console.print(memory)
     console.print(
-        "Loss in nats per byte. Speed is over fp32's. Memory in MB: weights with their remainders, "
-        "gradients, optimizer states, what is saved for backward, their sum; the resident peak of "
-        "the process, torch itself included."
+        "Counted: weights with their remainders, gradients, optimizer states, what is saved for "
+        "backward. The peak is the whole process's, torch itself included."
     )
 
 
@@ -232,8 +252,6 @@ def main() -> int:
     """Run the demo; 0 if it came to its end, 130 if it was interrupted."""
     args = parse_arguments()
     console = Console()
-    if not console.is_terminal:  # a file or a pipe has no width, and the table needs this one
-        console.width = max(console.width, 120)
     names = ["fp32", *args.recipes, *([] if args.no_autocast else [AUTOCAST])]
     told = ("steps", "seed", "layers", "width", "context", "batch", "lr")
     options = [word for name in told for word in (f"--{name}", str(getattr(args, name)))]
