@@ -87,7 +87,13 @@ def save_checkpoint(folder: str | Path, model: Any, optimizer: Any, **extra: Any
         "optimizer_aliases": states.aliases,
     }
     root = Path(folder)
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CheckpointError(
+            f"checkpoints cannot be kept in {root}: {error.strerror}",
+            hint="name a folder that is there or can be made",
+        ) from error
     _heal(root)
     before = _latest(root)
     target = root / f"step-{number_of_step}"
@@ -295,6 +301,8 @@ def _read(place: Path) -> dict[str, Any]:
             else "there is no other checkpoint beside it",
         )
 
+    if not place.is_dir():
+        raise refuse("the folder is missing")
     try:
         manifest = json.loads((place / "manifest.json").read_text())
         expected = manifest["files"]

@@ -39,9 +39,9 @@ def read_recipe(recipe: str | Plan | None) -> tuple[Recipe, Plan | None]:
         path = Path(recipe[1:])
         try:
             recipe = Plan.from_json(path.read_text())
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise RecipeError(
-                f"the plan {path} cannot be read: {error.strerror}",
+                f"the plan {path} cannot be read: {error}",
                 hint="'@FILE' names a file that Plan.to_json() wrote",
             ) from error
     if isinstance(recipe, Plan):
@@ -106,7 +106,7 @@ def check_models(models: Sequence[Any]) -> None:
             )
 
 
-def check_optimizers(inners: Sequence[Any], models: Sequence[nn.Module]) -> None:
+def check_optimizers(inners: Sequence[Any], models: Sequence[nn.Module], recipe: Recipe) -> None:
     """Refuse what is no optimizer, and optimizers of other models."""
     if not inners or len({id(inner) for inner in inners}) < len(inners):
         raise PrepareError(
@@ -126,7 +126,7 @@ def check_optimizers(inners: Sequence[Any], models: Sequence[nn.Module]) -> None
                 f"got {type(inner).__name__}",
                 hint="make the optimizer first: torch.optim.AdamW(model.parameters())",
             )
-        if isinstance(inner, torch.optim.LBFGS):
+        if isinstance(inner, torch.optim.LBFGS) and not recipe.is_passthrough:
             raise PrepareError(
                 "LBFGS needs a closure, and closures cannot be scaled, checked and skipped as one "
                 "step",

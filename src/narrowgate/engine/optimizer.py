@@ -50,6 +50,8 @@ class PreparedOptimizer(Optimizer):
         self._guard = inner.register_step_pre_hook(self._refuse_inner_step)
         if not session.recipe.is_passthrough:
             optimizer_state.publish(inner, session)
+            if inner.state:
+                optimizer_state.publish_states(inner, session)
 
     # --- what a torch optimizer is -----------------------------------------------------------
 
@@ -159,7 +161,7 @@ class PreparedOptimizer(Optimizer):
         """Update parameters and states, or skip all of it if a gradient is not finite.
 
         Args:
-            closure: Not supported; None.
+            closure: For FP32 recipes as in torch; else refused.
             max_norm: Clip the true gradients to this norm at this step, in place of ``clip_norm``.
 
         Returns:
@@ -173,7 +175,7 @@ class PreparedOptimizer(Optimizer):
         """
         session = self._session
         session.require_live()
-        if closure is not None:
+        if closure is not None and not session.recipe.is_passthrough:
             raise StepError(
                 f"{type(self._inner).__name__} was given a closure; closures cannot be scaled, "
                 f"checked and skipped as one step",
@@ -189,7 +191,7 @@ class PreparedOptimizer(Optimizer):
             )
         self._inner._opt_called = True  # type: ignore[attr-defined] # schedulers made before prepare
         if session.recipe.is_passthrough:
-            return self._plain_step(limit)
+            return self._plain_step(closure, limit)
         if self._is_probe():
             self._initialise()
             return self._result(self._idle_facts())
@@ -204,6 +206,7 @@ class PreparedOptimizer(Optimizer):
         finally:  # also after an interrupt: what was updated until then belongs together
             session.masters.refresh(self._held())
         optimizer_state.publish(self._inner, session)
+        optimizer_state.publish_states(self._inner, session)
         self._backwards = 0
         result = self._result(self._facts(verdict, norm, touched, saturated))
         session.poll(result, verdict.halted)
@@ -269,9 +272,8 @@ class PreparedOptimizer(Optimizer):
         if not self._inside:
             raise StepError(
                 f"{type(self._inner).__name__}.step() was called on the optimizer that was passed "
-                "to "
-                f"prepare(): it would apply gradients which are scaled, on halves instead of "
-                "masters",
+                f"to prepare(): it would apply gradients which are scaled, on halves instead of "
+                f"masters",
                 hint="use the optimizer that prepare() returned",
             )
 
@@ -298,18 +300,17 @@ class PreparedOptimizer(Optimizer):
                 )
             else:
                 self._step_inner(group, zero)
-        for parameter in self._held():
-            if parameter.grad is not None:
-                self.state.setdefault(parameter, {})
         optimizer_state.publish(self._inner, self._session)
+        optimizer_state.publish_states(self._inner, self._session)
 
     def _step_inner(self, group: dict[str, Any], mult: torch.Tensor) -> list[torch.Tensor]:
         """Let the inner optimizer step on materialised masters."""
         self._inside = True
         try:
-            return materialised_step(
-                self._inner, group, self._session.masters, self._session.gradient, mult
-            )
+            with optimizer_state.hidden(self._inner, group):
+                return materialised_step(
+                    self._inner, group, self._session.masters, self._session.gradient, mult
+                )
         finally:
             self._inside = False
 
@@ -373,14 +374,14 @@ class PreparedOptimizer(Optimizer):
         one = torch.ones_like(scale)
         return torch.stack([zero, one, scale, zero, zero - 1, attempted, zero, zero])
 
-    def _plain_step(self, limit: float | None) -> StepResult:
+    def _plain_step(self, closure: Callable[[], Any] | None, limit: float | None) -> StepResult:
         """Step as a script without narrowgate would."""
         norm = torch.full((), float("nan"), dtype=torch.float64, device=self._session.device)
         if limit is not None:
             norm = torch.nn.utils.clip_grad_norm_(self._held(), limit).double()
         self._inside = True
         try:
-            self._inner.step()
+            self._inner.step(closure)
         finally:
             self._inside = False
         state = self._session.scaler.state

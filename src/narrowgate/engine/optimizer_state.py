@@ -8,7 +8,8 @@ the only place that distributed checkpoints carry besides the states.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
@@ -19,7 +20,16 @@ from narrowgate.engine.masters import remainder_to_bytes
 from narrowgate.engine.session import Session
 from narrowgate.errors import CheckpointError
 
-__all__ = ["check", "load", "load_plain", "pack", "publish", "withdraw"]
+__all__ = [
+    "check",
+    "hidden",
+    "load",
+    "load_plain",
+    "pack",
+    "publish",
+    "publish_states",
+    "withdraw",
+]
 
 _KEY = "narrowgate"
 _SCHEMA = 1
@@ -50,13 +60,61 @@ def publish(inner: Optimizer, session: Session) -> None:
     }
 
 
+def publish_states(inner: Optimizer, session: Session) -> None:
+    """Show remainders and checksums in the live states, where distributed checkpoints look.
+
+    They take the keys from the live states and the values from ``state_dict()``, and want a state
+    for every parameter or for none. Before the first step there must be none: then they make the
+    states exist by a step of their own.
+
+    Args:
+        inner: The user's optimizer.
+        session: The call.
+    """
+    for group in inner.param_groups:
+        for parameter in group["params"]:
+            state = inner.state[parameter]
+            if parameter not in session.masters:
+                continue
+            remainder = session.masters.remainders[parameter]
+            shown = state.get(_REMAINDER)
+            if shown is None or shown.data_ptr() != remainder.data_ptr():
+                state[_REMAINDER] = remainder_to_bytes(remainder)
+                state[_CHECKSUM] = torch.zeros(8, dtype=torch.uint8, device=remainder.device)
+
+
+@contextmanager
+def hidden(inner: Optimizer, group: dict[str, Any]) -> Iterator[None]:
+    """Hide what `publish_states` shows, from an optimizer that asks whether a state is empty.
+
+    Args:
+        inner: The user's optimizer.
+        group: The group that is about to step.
+    """
+    kept = {}
+    for parameter in group["params"]:
+        state = inner.state.get(parameter)
+        if state is not None:
+            kept[parameter] = {k: state.pop(k) for k in (_REMAINDER, _CHECKSUM) if k in state}
+    try:
+        yield
+    finally:
+        for parameter, shown in kept.items():
+            inner.state[parameter].update(shown)
+
+
 def withdraw(inner: Optimizer) -> None:
-    """Take out what `publish` put in.
+    """Take out what `publish` and `publish_states` put in.
 
     Args:
         inner: The user's optimizer.
     """
     inner.param_groups[0].pop(_KEY, None)
+    for parameter, state in list(inner.state.items()):
+        state.pop(_REMAINDER, None)
+        state.pop(_CHECKSUM, None)
+        if not state:
+            del inner.state[parameter]
 
 
 def pack(
@@ -79,6 +137,8 @@ def pack(
             held = states.setdefault(number, {})
             held[_REMAINDER] = remainder_to_bytes(session.masters.remainders[parameter])
             held[_CHECKSUM] = session.masters.checksum_bytes(parameter)
+        elif parameter.requires_grad:
+            states.setdefault(number, {})
     return {**packed, "state": states}
 
 
@@ -93,7 +153,8 @@ def check(inner: Optimizer, state_dict: dict[str, Any], session: Session) -> Non
     Raises:
         CheckpointError: It is of another recipe or optimizer, of a plain optimizer, or incomplete.
     """
-    groups, saved = inner.param_groups, state_dict.get("param_groups")
+    groups = inner.param_groups
+    saved = state_dict.get("param_groups") if isinstance(state_dict, dict) else None
     if not saved or "state" not in state_dict:
         raise CheckpointError(
             "this is no optimizer state: it has no param_groups or no state",
@@ -114,9 +175,10 @@ def check(inner: Optimizer, state_dict: dict[str, Any], session: Session) -> Non
             f"saved it, and this one was prepared with {recipe!r}",
             hint="load it into the plain optimizer and model first, then call prepare()",
         )
-    if told.get("schema") != _SCHEMA:
+    schema = told.get("schema") if isinstance(told, dict) else None
+    if schema != _SCHEMA:
         raise CheckpointError(
-            f"optimizer state of schema {told.get('schema')}; this version knows {_SCHEMA}",
+            f"optimizer state of schema {schema}; this version knows {_SCHEMA}",
             hint="load it with the version of narrowgate that saved it",
         )
     if told["recipe"] != recipe:
@@ -190,6 +252,7 @@ def load(inner: Optimizer, state_dict: dict[str, Any], session: Session) -> None
     inner.__setstate__({})
     session.clear()
     publish(inner, session)
+    publish_states(inner, session)
 
 
 def load_plain(inner: Optimizer, state_dict: dict[str, Any]) -> None:

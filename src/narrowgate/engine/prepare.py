@@ -6,15 +6,13 @@ them (optimizers, schedulers, hooks) goes on holding them.
 
 from __future__ import annotations
 
-import logging
-import weakref
 from collections.abc import Sequence
 from typing import Any, TypeVar, overload
 
 import torch
 from torch import nn
 
-from narrowgate.engine import cpu, switches
+from narrowgate.engine import lease, switches
 from narrowgate.engine.buffers import BufferGuard
 from narrowgate.engine.checks import (
     check_models,
@@ -36,10 +34,8 @@ __all__ = ["full_precision_state_dict", "prepare", "restore", "session_of"]
 
 Model = TypeVar("Model", bound=nn.Module)
 
-_log = logging.getLogger("narrowgate")
 _DTYPE = {name: dtype for dtype, name in FORMAT_OF.items()}
 _HALVES = (torch.bfloat16, torch.float16)
-_live: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 @overload
@@ -114,7 +110,7 @@ def prepare(
     inners = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
     wish, plan = read_recipe(recipe)
     check_models(models)
-    check_optimizers(inners, models)
+    check_optimizers(inners, models, wish)
     held = [p for inner in inners for group in inner.param_groups for p in group["params"]]
     infos = [describe(m, held) for m in models]
     if plan is not None and len(models) != 1:
@@ -146,7 +142,7 @@ def prepare(
     session.masters.refresh(list(session.masters.remainders))
     session.formats = {parameter: parameter.dtype for parameter in session.order}
     session.switches = switches.apply(wish, device.type)
-    _install(session)
+    lease.take(session)
     shape = session.optimizers
     return (
         models if isinstance(model, (list, tuple)) else model,
@@ -228,22 +224,6 @@ def _widen_states(inner: torch.optim.Optimizer) -> None:
                 state[key] = value.float()
 
 
-def _install(session: Session) -> None:
-    """Register what 16-bit training on a CPU needs, and say so once."""
-    if session.device.type != "cpu" or session.recipe.is_passthrough:
-        return
-    _live.add(session)
-    if cpu.installed():
-        return
-    cpu.install()
-    used = {_DTYPE[entry.compute] for entry in session.recipe.entries if entry.is_16bit}
-    wide = sorted(FORMAT_OF[dtype] for dtype in used & cpu.widened())
-    products = f"{' and '.join(wide)} products run as FP32 GEMMs rounded once; " if wide else ""
-    _log.warning(
-        "on this CPU %skernels that sum in 16 bits are replaced; ng.restore() undoes it", products
-    )
-
-
 # --- and back -------------------------------------------------------------------------------
 
 
@@ -307,9 +287,7 @@ def restore(model: Any, optimizer: Any) -> tuple[Any, Any]:
         inners.append(prepared.release())
     switches.put_back(session.switches)
     session.restored = True
-    _live.discard(session)
-    if not _live and cpu.installed():
-        cpu.uninstall()
+    lease.give_back(session)
     return (
         session.models if isinstance(model, (list, tuple)) else model,
         inners if isinstance(optimizer, (list, tuple)) else inners[0],

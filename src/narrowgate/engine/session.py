@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from narrowgate.engine import lease
 from narrowgate.engine.buffers import BufferGuard
 from narrowgate.engine.masters import Masters
 from narrowgate.engine.result import StepResult
@@ -75,6 +76,7 @@ class Session:
         self._scale = self.scaler.loss_scale
         self._loss_finite = torch.ones((), dtype=torch.bool, device=device)
         self._sums: dict[torch.Tensor, torch.Tensor] = {}
+        self._parked: set[torch.Tensor] = set()
         self._folded: dict[torch.Tensor, tuple[int, int]] = {}
         self._marks: dict[torch.Tensor, tuple[int, int]] = {}
         self._backwards = 0
@@ -84,6 +86,12 @@ class Session:
     def __getstate__(self) -> dict[str, Any]:
         """Copy everything but what is under way and what points to this very object."""
         return {**self.__dict__, "_under_way": deque(), "_verdict": None, "_marks": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take a copy's or a pickle's state; it needs the CPU kernels as the original does."""
+        self.__dict__.update(state)
+        if not self.restored:
+            lease.take(self)
 
     # --- parameters and gradients ------------------------------------------------------------
 
@@ -133,9 +141,14 @@ class Session:
                     )
 
     def gradient(self, parameter: torch.Tensor) -> torch.Tensor | None:
-        """Give a parameter's gradient as the update shall read it: the FP32 sum if there is one."""
+        """Give a parameter's gradient as the update shall read it: the FP32 sum if there is one.
+
+        A sum whose ``.grad`` was cleared by somebody else is cleared with it.
+        """
         held = self._sums.get(parameter)
-        return parameter.grad if held is None else held
+        if held is None or (parameter.grad is None and parameter not in self._parked):
+            return parameter.grad
+        return held
 
     def _fold(self, parameters: Sequence[torch.Tensor]) -> None:
         """Add the gradients of 16-bit parameters to their FP32 sums, each gradient once."""
@@ -156,6 +169,7 @@ class Session:
     def clear(self) -> None:
         """Forget what was accumulated; the next backward opens a window."""
         self._sums.clear()
+        self._parked.clear()
         self._folded.clear()
         self._marks.clear()
         self._verdict = None
@@ -189,6 +203,8 @@ class Session:
                 raise self._order_error(self._changed(parameters))
             self.clear()  # zeroed in place by somebody else: a new window all the same
         if self.recipe.accumulate:
+            for parameter in [p for p in self._sums if self.gradient(p) is None]:
+                del self._sums[parameter]
             self._fold(parameters)
             for parameter in self._folded:
                 parameter.grad = None
@@ -227,6 +243,7 @@ class Session:
         parameters = self.parameters()
         if self.recipe.accumulate:
             self._fold(parameters)
+            self._parked = {p for p in self._sums if p.grad is None}
         self._marks = {p: (id(p.grad), p.grad._version) for p in parameters if p.grad is not None}
 
     @property
