@@ -25,6 +25,13 @@ def test_no_recipe_exceeds_its_limit(name: str) -> None:
         assert eps / 8 < row.ours.overall < row.ours.worst, row
 
 
+def test_a_wide_residual_stream_is_worth_its_bytes() -> None:
+    rows, _ = gradient_error.measure_model("gpt", "small", 3)
+    errors = {row.recipe: row.ours.overall for row in rows}
+    for compute in ("bf16", "fp16"):
+        assert errors[f"{compute}(residual=fp32)"] < errors[compute]
+
+
 def test_fp32_has_fp32s_error() -> None:
     task = make_task("gpt", "small")
     reference = gradient_error.reference_gradients(task)

@@ -26,7 +26,8 @@ class FakeWorker:
             return {"val_loss": 2.5}
         if request == "finish":
             sizes = {"weights": 4e6, "gradients": 3e6, "states": 2e6, "saved": 1e6}
-            return {**sizes, "rss": 5e8}
+            share = 2 if self.name == "fp32" else 1
+            return {**{kind: share * size for kind, size in sizes.items()}, "rss": 5e8}
         self.steps += 1
         name, step, trouble = FakeWorker.trouble
         if trouble is not None and (self.name, self.steps) == (name, step):
