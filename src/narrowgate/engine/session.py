@@ -410,12 +410,14 @@ class Session:
                 where += f"{grad.dtype} at this loss scale holds up to {limit:.6g})"
             if record.reason == "non-finite loss":
                 where = f"the loss itself, and {where}"
+        scale = f" with the loss scale at its floor {config.floor:.6g}" if self.scaler.is_on else ""
+        fp16 = any(entry.compute == "fp16" for entry in self.recipe.entries)
         return NumericsError(
-            f"{config.patience} steps in a row were skipped with the loss scale at its floor "
-            f"{config.floor:.6g}; the last one for {where}. Weights and states are those of the "
-            f"last applied step",
+            f"{config.patience} steps in a row were skipped{scale}; the last one for {where}. "
+            f"Weights and states are those of the last applied step",
             hint="look for a division by zero or a too high learning rate where this parameter is "
-            "used, keep that module in FP32 ('...; its.path: fp32'), or use bf16 for its range",
+            "used, or keep that module in FP32 ('...; its.path: fp32')"
+            + ("; bf16 has FP32's range" if fp16 else ""),
         )
 
     def require_live(self) -> None:

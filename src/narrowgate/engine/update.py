@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from narrowgate.engine.masters import Masters
-from narrowgate.ops import adamw_step, sgd_step
+from narrowgate.ops import adamw_step, is_dense, sgd_step
 
 __all__ = ["Gradient", "has_own_op", "materialised_step", "update"]
 
@@ -82,7 +82,12 @@ def update(
                 for p in parameters
             ]
         gradients = [g for p in parameters if (g := gradient(p)) is not None]
-        saturated.append(_run(inner, group, parameters, remainders, gradients, mult, skip))
+        # a parameter with gaps in its memory is updated as a dense copy, and written back
+        weights = [p.detach() if is_dense(p) else p.detach().contiguous() for p in parameters]
+        saturated.append(_run(inner, group, parameters, weights, remainders, gradients, mult, skip))
+        for parameter, weight in zip(parameters, weights, strict=True):
+            if weight.data_ptr() != parameter.data_ptr():
+                parameter.detach().copy_(weight)
         touched += parameters
     return touched, torch.cat(saturated) if saturated else None
 
@@ -91,17 +96,20 @@ def _run(
     inner: torch.optim.Optimizer,
     group: dict[str, Any],
     parameters: list[torch.Tensor],
+    weights: list[torch.Tensor],
     remainders: list[torch.Tensor],
     gradients: list[torch.Tensor],
     mult: torch.Tensor,
     skip: torch.Tensor,
 ) -> torch.Tensor:
     """Call the op for parameters of one format."""
-    weights = [p.detach() for p in parameters]
     if isinstance(inner, torch.optim.SGD):
         buffers = []
         if group["momentum"] != 0:
-            buffers = [_state(inner, p, "momentum_buffer") for p in parameters]
+            buffers = [
+                _state(inner, p, w, "momentum_buffer")
+                for p, w in zip(parameters, weights, strict=True)
+            ]
         return sgd_step(
             weights,
             remainders,
@@ -116,12 +124,13 @@ def _run(
             skip=skip,
         )
     beta1, beta2 = group["betas"]
+    pairs = list(zip(parameters, weights, strict=True))
     return adamw_step(
         weights,
         remainders,
         gradients,
-        [_state(inner, p, "exp_avg") for p in parameters],
-        [_state(inner, p, "exp_avg_sq") for p in parameters],
+        [_state(inner, p, w, "exp_avg") for p, w in pairs],
+        [_state(inner, p, w, "exp_avg_sq") for p, w in pairs],
         [_step_count(inner, p) for p in parameters],
         lr=group["lr"],
         beta1=beta1,
@@ -135,13 +144,15 @@ def _run(
     )
 
 
-def _state(inner: torch.optim.Optimizer, parameter: torch.Tensor, name: str) -> torch.Tensor:
-    """Give an FP32 state shaped like its parameter, made at the first step as torch does."""
+def _state(
+    inner: torch.optim.Optimizer, parameter: torch.Tensor, weight: torch.Tensor, name: str
+) -> torch.Tensor:
+    """Give an FP32 state laid out like its weight, made at the first step as torch does."""
     state = inner.state[parameter]
     if state.get(name) is None:
-        state[name] = torch.zeros_like(parameter, dtype=torch.float32)
-    elif state[name].stride() != parameter.stride():  # the model went to another memory format
-        state[name] = torch.empty_like(parameter, dtype=torch.float32).copy_(state[name])
+        state[name] = torch.zeros_like(weight, dtype=torch.float32)
+    elif state[name].stride() != weight.stride():  # the model went to another memory format
+        state[name] = torch.empty_like(weight, dtype=torch.float32).copy_(state[name])
     held: torch.Tensor = state[name]
     return held
 

@@ -5,6 +5,7 @@ dispatcher picks the version that serves, and no caller ever tests a device. The
 plain torch serves everywhere; a faster version may only override it, bit for bit.
 """
 
+from narrowgate.ops._checks import is_dense
 from narrowgate.ops._library import OpStatus, status
 from narrowgate.ops._limits import largest_master
 from narrowgate.ops.adamw_step import adamw_step
@@ -19,6 +20,7 @@ __all__ = [
     "adamw_step",
     "grad_stats",
     "half_checksum",
+    "is_dense",
     "join_master",
     "largest_master",
     "sgd_step",
