@@ -1,10 +1,9 @@
-"""What a reader may copy works: doctests of docstrings, Python blocks of README and guides."""
+"""What a reader may copy from a docstring works."""
 
 from __future__ import annotations
 
 import doctest
 import importlib
-import re
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,6 @@ MODULES = sorted(
     if (parts := path.relative_to(SRC).with_suffix("").parts)[-1] != "__main__"
     and ">>> " in path.read_text(encoding="utf-8")
 )
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture(autouse=True)
@@ -43,15 +40,3 @@ def test_doctests(name):
     found = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert found.failed == 0
     assert found.attempted > 0
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_blocks_of_a_page_run_in_order(page):
-    text = page.read_text(encoding="utf-8")
-    blocks = list(BLOCK.finditer(text))
-    assert blocks, f"{page.name} shows no Python: leave it out of PAGES"
-    names = {"__name__": page.stem}
-    for block in blocks:
-        # Empty lines in front: a traceback names the line of the page.
-        lines_before = text[: block.start(1)].count("\n")
-        exec(compile("\n" * lines_before + block[1], str(page), "exec"), names)
