@@ -46,14 +46,21 @@ def test_plain_torch_has_the_fault(bad: int, outcome: str) -> None:
     assert str(model.weight.item()) == outcome
 
 
-@pytest.mark.parametrize("bad", [float("inf"), float("-inf"), float("nan")])
-@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        ("sgd", float("inf")),
+        ("momentum", float("-inf")),
+        ("adamw", float("nan")),
+        ("rmsprop", float("inf")),
+    ],
+)
 @pytest.mark.parametrize("recipe", SCALED)
 def test_it_stops_at_the_floor_and_the_weight_is_what_it_was(
-    recipe: str, make: Any, bad: float
+    recipe: str, name: str, bad: float
 ) -> None:
     model = Weight([1.0])
-    model, optimizer = ng.prepare(model, make(model.parameters()), recipe)
+    model, optimizer = ng.prepare(model, OPTIMIZERS[name](model.parameters()), recipe)
     assert feed(model, optimizer, 1.0)
     before = memory(model, optimizer)
     # 2^16 halves to the floor of 2^-14 in 30 steps; 8 more find no room
@@ -91,7 +98,7 @@ def test_one_good_batch_short_of_the_end_saves_the_run(recipe: str) -> None:
 
 
 @pytest.mark.parametrize("recipe", ["fp16(floor=2^-149)", "fp16-mixed(floor=2^-149)"])
-@pytest.mark.parametrize("bad", [120, 142, 143, 146, 164, 165])
+@pytest.mark.parametrize("bad", [143, 144, 165])
 def test_no_step_is_applied_while_one_over_the_scale_is_infinite(recipe: str, bad: int) -> None:
     """A user may set a floor where 1/scale leaves FP32: 2^-128 has the reciprocal 2^128."""
     model = Weight([1.0])

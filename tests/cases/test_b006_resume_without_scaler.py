@@ -59,12 +59,20 @@ def test_plain_torch_has_the_fault() -> None:
     assert applied == [7, 7]
 
 
-@pytest.mark.parametrize("make", OPTIMIZERS.values(), ids=OPTIMIZERS)
-@pytest.mark.parametrize("recipe", [*RECIPES, "fp16(interval=5)", "fp16-mixed(preset=deepspeed)"])
+COMBINATIONS = [
+    *(("fp16", name) for name in OPTIMIZERS),
+    *((recipe, "adamw") for recipe in RECIPES if recipe != "fp16"),
+    ("fp16(interval=5)", "momentum"),
+    ("fp16-mixed(preset=deepspeed)", "rmsprop"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "name"), COMBINATIONS)
 @pytest.mark.parametrize("way", ["checkpoint", "state_dict"])
 def test_a_resumed_run_is_the_uninterrupted_one(
-    recipe: str, make: Any, way: str, tmp_path: Path
+    recipe: str, name: str, way: str, tmp_path: Path
 ) -> None:
+    make = OPTIMIZERS[name]
     model, optimizer = fresh(make, recipe)
     # 18: in the middle of the skips' aftermath, and in the middle of an interval of 5
     train(model, optimizer, 18)

@@ -41,7 +41,7 @@ def bits(value: Any) -> Any:
     """Give a nested value with its tensors as (format, shape, bytes), for exact comparison."""
     if isinstance(value, torch.Tensor):
         raw = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        return str(value.dtype), tuple(value.shape), bytes(raw.tolist())
+        return str(value.dtype), tuple(value.shape), raw.numpy().tobytes()
     if isinstance(value, dict):
         return {key: bits(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
