@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from models import GPT, load_text, windows
+from models import DTYPES, GPT, load_text, windows
 from report import describe_machine, print_table
 from torch import nn
 from torch.nn import functional as F
@@ -41,7 +41,6 @@ _SIZES = {
     "cuda": {"layers": 6, "width": 768, "context": 512, "batch": 16},
     "cpu": {"layers": 2, "width": 64, "context": 32, "batch": 2},
 }
-_DTYPE = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def run_tests(*arguments: str, timeout: float) -> bool:
@@ -71,7 +70,7 @@ def audit_sums(device: str) -> int:
     Returns:
         How many findings are wrong.
     """
-    findings = [f for dtype in _DTYPE.values() for f in audit(device, dtype)]
+    findings = [f for dtype in DTYPES.values() for f in audit(device, dtype)]
     wrong = [f for f in findings if not f.right]
     refused = sum(f.refused is not None for f in findings)
     print(f"{len(findings)} sums audited, {len(wrong)} wrong, {refused} refused by {device}")
@@ -93,7 +92,7 @@ def check_no_sync(device: str) -> bool:
     Returns:
         Whether the host never waited.
     """
-    for recipe in _DTYPE:
+    for recipe in DTYPES:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 8)).to(device)
         optimizer = torch.optim.AdamW(model.parameters())
@@ -152,7 +151,7 @@ def _contestant(name: str, model: nn.Module, *, compiled: bool) -> Contestant:
             return loss.detach()
 
         return Contestant(name, recipe_step)
-    dtype = _DTYPE[name.removeprefix("amp-")]
+    dtype = DTYPES[name.removeprefix("amp-")]
     scaler = torch.amp.GradScaler(device, enabled=dtype is torch.float16)
     run = torch.compile(model) if compiled else model
 

@@ -25,7 +25,7 @@ from lockstep import Worker, serve
 from measure import count_live, peak_rss_bytes, saved_bytes
 from models import GPT, Task
 from report import Measure, append_rows, print_measures, print_table
-from train_step import Variant
+from variants import Variant
 
 __all__ = ["VARIANTS", "measure"]
 

@@ -19,7 +19,10 @@ from torch.nn import functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
 from gpt import GPT, load_text, windows
 
-__all__ = ["GPT", "SIZES", "Task", "make_task"]
+__all__ = ["DTYPES", "GPT", "SIZES", "Task", "load_text", "make_task", "windows"]
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""The 16-bit formats by their names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -148,13 +148,13 @@ def measure_rates(rows: int = 2048, width: int = 384, repeats: int = 7) -> Rates
     x, weight = torch.randn(rows, width), torch.randn(4 * width, width)
     halves = x.bfloat16(), weight.bfloat16()
     flops = 2.0 * rows * width * 4 * width
-    wide = torch.randn(rows, 4 * width)
+    wide, other = torch.randn(rows, 4 * width), torch.randn(rows, 4 * width)
     narrow = wide.bfloat16()
     return Rates(
         flops=flops / _least_seconds(lambda: F.linear(x, weight), repeats),
         native_flops=flops / _least_seconds(lambda: F.linear(*halves), repeats),
         widening=12 * wide.numel() / _least_seconds(lambda: narrow.float().bfloat16(), repeats),
-        copying=12 * wide.numel() / _least_seconds(lambda: wide + wide, repeats),
+        copying=12 * wide.numel() / _least_seconds(lambda: wide + other, repeats),
     )
 
 

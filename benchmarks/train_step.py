@@ -19,29 +19,24 @@ where the processor has no bf16 units. The exit code is 1 if one is missed.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import statistics
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from lockstep import Worker, serve
-from measure import SavedBytes, count_live, peak_rss_bytes, saved_bytes
-from models import Task, make_task
+from measure import peak_rss_bytes
+from models import DTYPES, make_task
 from report import Measure, append_rows, print_measures, print_table
-from torch import nn
-from traffic import Rates, Traffic, TrafficCounter, best_rates, measure_rates
+from traffic import Rates, Traffic, best_rates, measure_rates
+from variants import Variant
 
-import narrowgate as ng
 from narrowgate.engine import cpu
 
-__all__ = ["Variant", "judge", "run_rounds"]
-
-_DTYPE = {"bf16": torch.bfloat16, "fp16": torch.float16}
+__all__ = ["judge", "run_rounds"]
 
 #: What is wanted of bf16. Two numbers a parameter less and half the activations give what is saved
 #: and what lives; widening and the split update may cost a fifth of the speed.
@@ -61,94 +56,6 @@ AVX2 = {
 # --- the worker ----------------------------------------------------------------------------------
 
 
-class Variant:
-    """One way to train, in this process.
-
-    Args:
-        name: ``plain`` (FP32), ``autocast-bf16``, ``autocast-fp16``, or a recipe.
-        task: Model and batch.
-    """
-
-    def __init__(self, name: str, task: Task) -> None:
-        self.task = task
-        self.model: nn.Module = task.model
-        optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
-        self.optimizer: torch.optim.Optimizer = optimizer
-        compute = name.removeprefix("autocast-")
-        self._dtype = _DTYPE[compute] if compute != name else None
-        self._scaler = torch.amp.GradScaler("cpu", enabled=self._dtype is torch.float16)
-        self._backward: Callable[[torch.Tensor], None] | None = None
-        if name != "plain" and self._dtype is None:
-            self.model, prepared = ng.prepare(self.model, optimizer, name)
-            self.optimizer, self._backward = prepared, prepared.backward
-
-    def forward_backward(self) -> None:
-        """Clear the gradients, and make them anew."""
-        self.optimizer.zero_grad()
-        if self._backward is not None:
-            self._backward(self.task.loss(self.model))
-            return
-        if self._dtype is None:
-            loss = self.task.loss(self.model)
-        else:
-            with torch.autocast("cpu", self._dtype):
-                loss = self.task.loss(self.model)
-        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-
-    def update(self) -> None:
-        """Make the optimizer's step."""
-        if self._backward is not None:
-            self.optimizer.step()
-        else:
-            self._scaler.step(self.optimizer)
-            self._scaler.update()
-
-    def step(self) -> dict[str, float]:
-        """Make a step.
-
-        Returns:
-            Seconds of forward and backward, and of the update; how many cores they had.
-        """
-        used = time.process_time()
-        begin = time.perf_counter()
-        self.forward_backward()
-        middle = time.perf_counter()
-        self.update()
-        end = time.perf_counter()
-        return {
-            "gradients": middle - begin,
-            "update": end - middle,
-            "cores": (time.process_time() - used) / (end - begin),
-        }
-
-    def count(self) -> dict[str, Any]:
-        """Make a step, and count its bytes and operations.
-
-        Returns:
-            Bytes by kind, and the traffic of forward and backward.
-        """
-        counter = TrafficCounter(cpu.widened())
-        saved: SavedBytes
-        used = time.process_time()
-        begin = time.perf_counter()
-        with saved_bytes() as saved, counter:
-            self.forward_backward()
-        kept = saved.total(self.model)
-        middle = time.perf_counter()
-        self.update()
-        end = time.perf_counter()
-        live = count_live(self.model, self.optimizer)
-        return {
-            "gradients": middle - begin,
-            "update": end - middle,
-            "cores": (time.process_time() - used) / (end - begin),
-            "saved": kept,
-            **{f"{kind}_bytes": size for kind, size in dataclasses.asdict(live).items()},
-            "live": live.total + kept,
-            "traffic": dataclasses.asdict(counter.traffic),
-        }
-
-
 def work(name: str, model: str, size: str) -> None:
     """Be the process of one variant.
 
@@ -161,7 +68,7 @@ def work(name: str, model: str, size: str) -> None:
     serve(
         {
             "rates": lambda: measure_rates().to_json(),
-            "native": lambda: {k: v in cpu.native_dtypes() for k, v in _DTYPE.items()},
+            "native": lambda: {k: v in cpu.native_dtypes() for k, v in DTYPES.items()},
             "count": variant.count,
             "step": variant.step,
             "rss": lambda: {"peak": peak_rss_bytes()},
@@ -334,7 +241,7 @@ def main() -> int:
     parser.add_argument("--model", choices=("gpt", "resnet", "lstm"), default="gpt")
     parser.add_argument("--size", choices=("full", "small"), default="full")
     parser.add_argument("--recipes", nargs="+", default=["bf16", "fp16", "bf16-mixed"])
-    parser.add_argument("--autocast", nargs="*", choices=list(_DTYPE), default=["bf16"])
+    parser.add_argument("--autocast", nargs="*", choices=list(DTYPES), default=["bf16"])
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--without-units", action="store_true", help="keep everything to AVX2")
     parser.add_argument("--json", type=Path, metavar="FILE", help="append the numbers to FILE")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import memory
 import pytest
 import torch
-import train_step
 from models import GPT, Task, load_text, make_task, windows
+from variants import Variant
 
 import narrowgate as ng
 from narrowgate.engine import cpu
@@ -14,7 +14,7 @@ from narrowgate.engine import cpu
 
 def counted(name: str, task: Task) -> dict[str, float]:
     try:
-        return train_step.Variant(name, task).count()
+        return Variant(name, task).count()
     finally:
         cpu.uninstall()
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import gradient_error
 import pytest
+import sums
 import torch
-from models import make_task
+from models import DTYPES, make_task
 
 
 @pytest.mark.parametrize("name", ["gpt", "resnet", "lstm"])
@@ -21,7 +22,7 @@ def test_no_recipe_exceeds_its_limit(name: str) -> None:
     for row in rows:
         assert row.is_met, row
         # an error below the format's own rounding would mean that nothing ran in 16 bits
-        eps = torch.finfo(gradient_error._DTYPE[row.recipe[:4]]).eps
+        eps = torch.finfo(DTYPES[row.recipe[:4]]).eps
         assert eps / 8 < row.ours.overall < row.ours.worst, row
 
 
@@ -40,7 +41,7 @@ def test_fp32_has_fp32s_error() -> None:
 
 
 def test_sums_are_within_one_rounding_of_fp32s_and_stock_kernels_are_not() -> None:
-    rows = gradient_error.compare_sums()
+    rows = sums.compare_sums()
     assert [(row.name, row.compute) for row in rows] == [
         (name, compute)
         for name in ("LayerNorm", "embedding", "index")
