@@ -24,7 +24,7 @@ from pathlib import Path
 
 import torch
 from models import DTYPES, GPT, load_text, windows
-from report import describe_machine, print_table
+from report import describe_versions, print_table
 from torch import nn
 from torch.nn import functional as F
 
@@ -254,8 +254,8 @@ def main() -> int:
         return 0
     begin = time.perf_counter()
     what = torch.cuda.get_device_name() if args.device == "cuda" else "a rehearsal on the CPU"
-    machine = describe_machine()
-    print(f"{what}, torch {machine['torch']}, narrowgate {machine['commit']}\n")
+    versions = describe_versions()
+    print(f"{what}, torch {versions['torch']}, narrowgate {versions['commit']}\n")
     good = True
     if args.device == "cuda":
         print("== tests on the device")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["Measure", "append_rows", "describe_machine", "print_measures", "print_table"]
+__all__ = ["Measure", "append_rows", "describe_versions", "print_measures", "print_table"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ def print_measures(title: str, measures: Sequence[Measure]) -> None:
 
 
 def describe_machine() -> dict[str, str | int]:
-    """Name the processor, its cores and the versions.
+    """Name the processor and its cores.
 
     Returns:
         Plain data for a row.
@@ -112,6 +112,16 @@ def describe_machine() -> dict[str, str | int]:
         "cpu": model,
         "cores": len(os.sched_getaffinity(0)),
         "vector_units": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def describe_versions() -> dict[str, str]:
+    """Name the versions, and the date.
+
+    Returns:
+        Plain data for a row; a checkout with changes is marked in its commit.
+    """
+    return {
         "torch": str(torch.__version__),
         "commit": _commit(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -119,7 +129,6 @@ def describe_machine() -> dict[str, str | int]:
 
 
 def _commit() -> str:
-    """Name the commit; a checkout with changes is marked."""
     root = Path(__file__).resolve().parents[1]
     command = ["git", "-C", str(root), "describe", "--always", "--dirty"]
     try:
@@ -136,8 +145,8 @@ def append_rows(path: Path, measures: Sequence[Measure]) -> None:
         path: The file; made if there is none.
         measures: The measures.
     """
-    machine = describe_machine()
+    origin = {**describe_versions(), "machine": describe_machine()}
     with path.open("a") as file:
         for m in measures:
             row = {"name": m.name, "value": m.value, "unit": m.unit, "ratio": m.ratio}
-            file.write(json.dumps({**row, "limit": m.limit, "machine": machine}) + "\n")
+            file.write(json.dumps({**row, "limit": m.limit, **origin}) + "\n")

@@ -1,4 +1,4 @@
-"""One way to train a model in this process: plain FP32, torch.autocast, or a recipe of narrowgate's.
+"""One way to train a model in this process: plain FP32, torch.autocast, or one of our recipes.
 
 What is true here: the first two touch nothing of narrowgate's, so that torch's own kernels are what
 they are measured with. Each step clears the gradients, makes them, and updates with AdamW.

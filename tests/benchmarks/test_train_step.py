@@ -62,10 +62,10 @@ def test_rows_carry_the_machine(tmp_path: Path) -> None:
     first, second = (json.loads(line) for line in lines)
     assert first["name"] == second["name"] == "a/b"
     assert (first["value"], first["ratio"], first["limit"]) == (2.0, 0.5, "<= 0.55")
-    machine = first["machine"]
-    assert set(machine) == {"cpu", "cores", "vector_units", "torch", "commit", "date"}
-    assert machine["torch"] == torch.__version__
-    assert all(value for value in machine.values())
+    assert set(first["machine"]) == {"cpu", "cores", "vector_units"}
+    assert first["torch"] == torch.__version__
+    assert first["commit"]
+    assert first["date"].endswith("+00:00")
 
 
 def products(x: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
