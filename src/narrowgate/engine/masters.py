@@ -17,7 +17,7 @@ import torch
 
 from narrowgate.engine.describe import FORMAT_OF
 from narrowgate.errors import CheckpointError
-from narrowgate.ops import half_checksum, join_master, split_master
+from narrowgate.ops import half_checksum, join_master, largest_master, split_master
 
 __all__ = ["Masters", "remainder_from_bytes", "remainder_to_bytes"]
 
@@ -117,16 +117,24 @@ class Masters:
             return join_master(parameter.detach(), self.remainders[parameter])
         return parameter.detach().float()
 
-    def store(self, parameter: torch.Tensor, master: torch.Tensor) -> None:
+    def store(self, parameter: torch.Tensor, master: torch.Tensor) -> torch.Tensor:
         """Split a master into the half it came from and its remainder.
 
         Args:
-            parameter: A half.
-            master: Its new master, FP32.
+            parameter: A half; one without a remainder is rounded.
+            master: Its new master, FP32. What the half's format cannot hold saturates, as in the
+                ops of our own optimizers.
+
+        Returns:
+            The number of elements that saturated or are NaN, 0-d int64.
         """
-        half, remainder = split_master(master, FORMAT_OF[parameter.dtype])
+        stored = FORMAT_OF[parameter.dtype]
+        limit = largest_master(stored)
+        half, remainder = split_master(master.clamp(-limit, limit), stored)
         parameter.detach().copy_(half)
-        self.remainders[parameter].copy_(remainder)
+        if parameter in self.remainders:
+            self.remainders[parameter].copy_(remainder)
+        return (~(master.abs() <= limit)).sum()
 
     def refresh(self, parameters: Iterable[torch.Tensor]) -> None:
         """Take the checksums of halves that were just written together with their remainders.

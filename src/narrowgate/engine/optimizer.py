@@ -303,7 +303,9 @@ class PreparedOptimizer(Optimizer):
         optimizer_state.publish(self._inner, self._session)
         optimizer_state.publish_states(self._inner, self._session)
 
-    def _step_inner(self, group: dict[str, Any], mult: torch.Tensor) -> list[torch.Tensor]:
+    def _step_inner(
+        self, group: dict[str, Any], mult: torch.Tensor
+    ) -> tuple[list[torch.Tensor], torch.Tensor | None]:
         """Let the inner optimizer step on materialised masters."""
         self._inside = True
         try:
@@ -327,17 +329,15 @@ class PreparedOptimizer(Optimizer):
                     self._inner, group, self._session.masters, self._session.gradient, mult,
                     verdict.skip,
                 )  # fmt: skip
-                if saturated is not None:
-                    counts.append(saturated)
-                touched += parameters
-                continue
-            if skipped is None:
-                skipped = bool(verdict.skip)  # one read: torch's optimizers know no skip flag
-            if not skipped:
-                parameters = self._step_inner(group, mult)
-                zeros = torch.zeros(len(parameters), dtype=torch.int64, device=mult.device)
-                counts.append(zeros)
-                touched += parameters
+            else:
+                if skipped is None:
+                    skipped = bool(verdict.skip)  # one read: torch's optimizers know no skip flag
+                if skipped:
+                    continue
+                parameters, saturated = self._step_inner(group, mult)
+            touched += parameters
+            if saturated is not None:
+                counts.append(saturated)
         return touched, torch.cat(counts) if counts else None
 
     def _facts(
@@ -353,7 +353,9 @@ class PreparedOptimizer(Optimizer):
         if saturated is not None:
             lost = saturated.sum().double()
             indices = torch.tensor([self._session.index[p] for p in touched], dtype=torch.float64)
-            where = indices.to(norm.device, non_blocking=True)[saturated.argmax()]
+            where = indices.to(norm.device, non_blocking=True).gather(0, saturated.argmax(0, True))[
+                0
+            ]
         return torch.stack(
             [
                 verdict.skip.double(),

@@ -173,7 +173,7 @@ def materialised_step(
     masters: Masters,
     gradient: Gradient,
     mult: torch.Tensor,
-) -> list[torch.Tensor]:
+) -> tuple[list[torch.Tensor], torch.Tensor | None]:
     """Let any optimizer take its own step on the FP32 masters of one group.
 
     Args:
@@ -184,12 +184,13 @@ def materialised_step(
         mult: 0-d FP32 tensor by which gradients are multiplied.
 
     Returns:
-        The parameters that have a gradient.
+        The parameters that have a gradient, and for each the number of elements which its format
+        could not hold; None if there are none.
     """
     touched = [p for p in group["params"] if gradient(p) is not None]
-    with _materialised(touched, masters, gradient, mult), _only(inner, group):
+    with _materialised(touched, masters, gradient, mult) as saturated, _only(inner, group):
         inner.step()
-    return touched
+    return touched, torch.stack(saturated) if saturated else None
 
 
 @contextmanager
@@ -206,9 +207,14 @@ def _only(inner: torch.optim.Optimizer, group: dict[str, Any]) -> Iterator[None]
 @contextmanager
 def _materialised(
     parameters: list[torch.Tensor], masters: Masters, gradient: Gradient, mult: torch.Tensor
-) -> Iterator[None]:
-    """Put masters and true gradients in the place of halves and scaled gradients."""
+) -> Iterator[list[torch.Tensor]]:
+    """Put masters and true gradients in the place of halves and scaled gradients.
+
+    What is given fills at the end: the number of elements of each parameter that its format could
+    not hold.
+    """
     kept = [(p, p.data, p.grad) for p in parameters]
+    saturated: list[torch.Tensor] = []
     try:
         for parameter in parameters:
             true = gradient(parameter)
@@ -220,15 +226,14 @@ def _materialised(
             if master is not None:
                 parameter.data = master
             parameter.grad = wide
-        yield
+        yield saturated
     finally:
-        for parameter, half, grad in kept:
+        for parameter, stored, grad in kept:
             parameter.grad = None
-            if half.dtype != torch.float32:
+            if stored.dtype == torch.float32:
+                saturated.append((~torch.isfinite(stored)).sum())
+            else:
                 master = parameter.data
-                parameter.data = half
-                if parameter in masters:
-                    masters.store(parameter, master)
-                else:
-                    half.copy_(master)
+                parameter.data = stored
+                saturated.append(masters.store(parameter, master))
             parameter.grad = grad
