@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import narrowgate as ng
-from cases.tools import RECIPES, Weight, masters, memory
+from cases.tools import SWEEP, Weight, masters, memory
 
 VARIANTS: dict[str, Any] = {
     f"{kind.__name__} {flags}": lambda p, kind=kind, flags=flags: kind(
@@ -49,7 +49,7 @@ def test_plain_torch_has_the_fault(fused: bool) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", SWEEP)
 def test_a_skip_changes_nothing_and_is_told(recipe: str, variant: str) -> None:
     torch.manual_seed(0)
     model = Weight([1.0, 1.0, 1.0])
@@ -91,7 +91,7 @@ def test_a_skipped_first_step_leaves_no_trace_in_the_second(variant: str) -> Non
     assert ends[0] == ends[1]
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", SWEEP)
 def test_fused_and_plain_end_at_the_same_bits(recipe: str) -> None:
     ends = []
     for flags in ({}, {"fused": True}, {"foreach": True}):

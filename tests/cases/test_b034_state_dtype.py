@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import narrowgate as ng
-from cases.tools import RECIPES, Weight, bits, give
+from cases.tools import RECIPES, SWEEP, Weight, bits, give
 
 OPTIMIZERS: dict[str, Any] = {
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-2),
@@ -69,7 +69,7 @@ def through(way: str, optimizer: Any) -> Any:
 
 @pytest.mark.parametrize("way", ["deepcopy", "pickle", "weights_only"])
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", SWEEP)
 def test_every_state_comes_back_as_it_was(recipe: str, kind: str, way: str) -> None:
     model, optimizer = trained(OPTIMIZERS[kind], recipe, 3)
     told = through(way, optimizer)
@@ -88,7 +88,7 @@ def test_every_state_comes_back_as_it_was(recipe: str, kind: str, way: str) -> N
         assert bits(told) == bits(optimizer.state_dict())
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", SWEEP)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.int32])
 def test_formats_that_we_never_make_survive_too(recipe: str, dtype: torch.dtype) -> None:
     """A user's own state, in a format that is neither the parameter's nor FP32."""

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import narrowgate as ng
-from cases.tools import RECIPES, SPLIT, Weight, give, masters
+from cases.tools import SPLIT, SWEEP, Weight, give, masters
 
 VALUES = [1.0, 0.02, -3.0, 1e-6]
 STEPS = 40
@@ -56,7 +56,7 @@ def trained(kind: str, gradient: float, recipe: str) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", SWEEP)
 def test_the_master_follows_fp32(recipe: str, kind: str) -> None:
     gradient = 0.0 if kind == "adamw decay only" else 0.5
     model, optimizer = trained(kind, gradient, recipe)

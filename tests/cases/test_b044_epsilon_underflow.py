@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import narrowgate as ng
-from cases.tools import RECIPES, Weight, give, masters
+from cases.tools import SWEEP, Weight, give, masters
 
 NAMES = (
     "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam", "Adamax", "Adadelta", "Rprop", "ASGD",
@@ -40,7 +40,7 @@ def test_plain_torch_has_the_fault(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("recipe", [*RECIPES, "fp16(master=none)", "bf16(master=none)"])
+@pytest.mark.parametrize("recipe", [*SWEEP, "fp16(master=none)", "bf16(master=none)"])
 def test_zero_gradients_move_nothing_and_small_ones_as_in_fp32(recipe: str, name: str) -> None:
     model = Weight(VALUES)
     model, optimizer = ng.prepare(model, make(name, model.parameters()), recipe)
@@ -73,7 +73,7 @@ def test_zero_gradients_move_nothing_and_small_ones_as_in_fp32(recipe: str, name
 
 
 @pytest.mark.parametrize("name", ["Adam", "AdamW", "RMSprop"])
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", SWEEP)
 def test_an_epsilon_that_only_fp32_holds_is_kept(recipe: str, name: str) -> None:
     """1e-30 is no fp16 number; the denominator is FP32, so it is as good as 1e-8."""
     model = Weight(VALUES)

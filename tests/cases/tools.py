@@ -11,20 +11,33 @@ import torch
 from torch import nn
 
 import narrowgate as ng
+from narrowgate.engine import cpu
 
 SPLIT = ("bf16", "fp16")
 SCALED = ("fp16", "fp16-mixed")
 RECIPES = ("bf16", "fp16", "bf16-mixed", "fp16-mixed")
+#: The same, for wide tables: with FP32 parameters there is less that can go wrong.
+SWEEP = (*SPLIT, *(pytest.param(recipe, marks=pytest.mark.slow) for recipe in RECIPES[2:]))
+
+
+def uninstall() -> None:
+    """Take narrowgate's CPU kernels out, so that torch is plain torch."""
+    if cpu.installed():
+        cpu.uninstall()
 
 
 @pytest.fixture(autouse=True)
-def plain_torch_again() -> Iterator[None]:
-    """Leave the process as it was, so that the plain halves of the tests see plain torch."""
-    yield
-    from narrowgate.engine import cpu
+def plain_torch_where_it_is_shown(request: pytest.FixtureRequest) -> None:
+    """Show the fault itself on plain torch; the other tests of a file may share the kernels."""
+    if "plain_torch" in request.node.name:
+        uninstall()
 
-    if cpu.installed():
-        cpu.uninstall()
+
+@pytest.fixture(autouse=True, scope="module")
+def plain_torch_again() -> Iterator[None]:
+    """Leave the process as it was."""
+    yield
+    uninstall()
 
 
 class Weight(nn.Linear):

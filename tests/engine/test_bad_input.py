@@ -27,7 +27,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 import narrowgate as ng
-from cases.tools import RECIPES, SCALED, SPLIT, bits
+from cases.tools import SCALED, SPLIT, SWEEP, bits
 from narrowgate.engine import cpu
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
@@ -357,7 +357,7 @@ def test_values_that_the_format_cannot_hold(
     ng.prepare(model, optimizer, f"{recipe}; 2: fp32")  # the hint is a way out
 
 
-@pytest.mark.parametrize("recipe", [*RECIPES, "fp32"])
+@pytest.mark.parametrize("recipe", [*SWEEP, "fp32"])
 def test_a_model_prepared_twice(recipe: str) -> None:
     model, optimizer = made(recipe)
     step(model, optimizer)
@@ -403,7 +403,7 @@ def test_lists_that_make_no_sense(shape: str) -> None:
 
 
 @pytest.mark.parametrize("clip", [0, -1.0, float("nan"), "1"])
-@pytest.mark.parametrize("recipe", [*RECIPES, "fp32"])
+@pytest.mark.parametrize("recipe", [*SWEEP, "fp32"])
 def test_a_norm_that_cannot_be_clipped_to(recipe: str, clip: Any) -> None:
     with pytest.raises(
         ng.PrepareError, match=f"clip_norm is '?{clip}'?; it must be a positive number"
@@ -452,7 +452,7 @@ def test_prepare_under_no_grad_is_as_good() -> None:
 # --- steps ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", SWEEP)
 @pytest.mark.parametrize(
     ("loss", "got"),
     [(3, "int"), (1.5, "float"), (None, "NoneType"), ([torch.ones(())], "list")]
@@ -467,7 +467,7 @@ def test_a_loss_that_is_none(recipe: str, loss: Any, got: str) -> None:
     assert step(model, optimizer)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", SWEEP)
 @pytest.mark.parametrize("bad", ["not scalar", "no grad", "frozen", "raises in forward"])
 def test_a_backward_that_torch_refuses_leaves_a_clean_window(recipe: str, bad: str) -> None:
     model, optimizer = made(recipe)
@@ -489,7 +489,7 @@ def test_a_backward_that_torch_refuses_leaves_a_clean_window(recipe: str, bad: s
     assert everything(model, optimizer) == everything(other, reference)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", SWEEP)
 def test_a_step_without_gradients_moves_nothing(recipe: str) -> None:
     model, optimizer = made(recipe)
     before = bits(model.state_dict())
@@ -558,7 +558,7 @@ def test_fp32_sums_do_not_hide_a_foreign_hand(recipe: str, what: Any) -> None:
 
 
 @pytest.mark.parametrize("clear", ["model", "model to zero", "each"])
-@pytest.mark.parametrize("recipe", [*RECIPES, "bf16(accumulate=fp32)", "fp16(accumulate=fp32)"])
+@pytest.mark.parametrize("recipe", [*SWEEP, "bf16(accumulate=fp32)", "fp16(accumulate=fp32)"])
 def test_gradients_cleared_by_somebody_else_are_cleared(recipe: str, clear: str) -> None:
     model, optimizer = made(recipe)
     other, reference = made(recipe)
@@ -573,7 +573,7 @@ def test_gradients_cleared_by_somebody_else_are_cleared(recipe: str, clear: str)
     assert everything(model, optimizer) == everything(other, reference)
 
 
-@pytest.mark.parametrize("recipe", [*RECIPES, "bf16(accumulate=fp32)", "fp16(accumulate=fp32)"])
+@pytest.mark.parametrize("recipe", [*SWEEP, "bf16(accumulate=fp32)", "fp16(accumulate=fp32)"])
 def test_cleared_gradients_are_not_applied(recipe: str) -> None:
     model, optimizer = made(recipe)
     optimizer.backward(model(X).pow(2).mean())
@@ -583,7 +583,7 @@ def test_cleared_gradients_are_not_applied(recipe: str) -> None:
     assert bits(model.state_dict()) == before
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", SWEEP)
 def test_a_closure(recipe: str) -> None:
     model, optimizer = made(recipe)
     before = everything(model, optimizer)
@@ -596,7 +596,7 @@ def test_a_closure(recipe: str) -> None:
     assert optimizer.step(None).applied  # as some libraries call it
 
 
-@pytest.mark.parametrize("recipe", [*RECIPES, "fp32"])
+@pytest.mark.parametrize("recipe", [*SWEEP, "fp32"])
 def test_the_optimizer_that_was_passed_in_is_not_stepped(recipe: str) -> None:
     model = Net()
     inner = adamw(model.parameters())
@@ -669,7 +669,7 @@ def test_halves_and_remainders_of_different_steps(
     calls[then]()
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", SWEEP)
 @pytest.mark.parametrize("to", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("then", ["step", "full", "save", "restore"])
 def test_a_model_cast_after_prepare_is_refused(
@@ -718,7 +718,7 @@ def test_channels_last_after_prepare(recipe: str) -> None:
 
 
 @pytest.mark.parametrize("layout", ["channels_last", "transposed", "expanded", "strided"])
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", SWEEP)
 def test_any_layout_before_prepare(recipe: str, layout: str) -> None:
     if layout == "expanded" and recipe not in SPLIT:
         return  # one memory for several elements: torch's optimizers refuse it too
@@ -766,7 +766,7 @@ def test_parameters_replaced_by_assign_are_refused_by_name(recipe: str, tmp_path
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.complex64, torch.int64])
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", SWEEP)
 def test_a_group_that_cannot_be_trained_is_refused_when_it_is_added(
     recipe: str, dtype: torch.dtype
 ) -> None:
@@ -781,7 +781,7 @@ def test_a_group_that_cannot_be_trained_is_refused_when_it_is_added(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", SWEEP)
 def test_a_group_that_can_be_trained_is(recipe: str, dtype: torch.dtype) -> None:
     model, optimizer = made(recipe)
     step(model, optimizer)
@@ -802,7 +802,7 @@ def test_a_group_that_can_be_trained_is(recipe: str, dtype: torch.dtype) -> None
     assert step(model, optimizer)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", SWEEP)
 @pytest.mark.parametrize("held", [True, False])
 def test_unfreezing(recipe: str, held: bool) -> None:
     model = Net()
@@ -820,7 +820,7 @@ def test_unfreezing(recipe: str, held: bool) -> None:
     assert not torch.equal(ng.full_precision_state_dict(model, optimizer)["0.weight"], before)
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", SWEEP)
 def test_everything_frozen_and_parameters_of_no_size(recipe: str, tmp_path: Path) -> None:
     model: Any = nn.Linear(4, 2)
     model.none = nn.Parameter(torch.zeros(0, 3))
@@ -849,7 +849,7 @@ def test_everything_frozen_and_parameters_of_no_size(recipe: str, tmp_path: Path
 # --- interrupted ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", SWEEP)
 @pytest.mark.parametrize("group", [0, 1])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 def test_an_exception_in_the_middle_of_a_step_does_not_end_the_run(
@@ -891,7 +891,7 @@ RESTORED = (
 )
 
 
-@pytest.mark.parametrize("recipe", [*RECIPES, "fp32"])
+@pytest.mark.parametrize("recipe", [*SWEEP, "fp32"])
 def test_restored_twice_and_used_afterwards(recipe: str) -> None:
     model, optimizer = made(recipe)
     step(model, optimizer)
@@ -918,7 +918,7 @@ def inner_without_gradients(inner: torch.optim.Optimizer) -> torch.optim.Optimiz
     return inner
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", SWEEP)
 def test_restored_in_the_middle_of_a_window(recipe: str) -> None:
     model, optimizer = made(recipe)
     step(model, optimizer)
@@ -965,7 +965,7 @@ def test_restored_with_another_model() -> None:
 
 
 @pytest.mark.parametrize("how", ["deepcopy", "pickle"])
-@pytest.mark.parametrize("recipe", [*RECIPES, "bf16(accumulate=fp32)", "fp32"])
+@pytest.mark.parametrize("recipe", [*SWEEP, "bf16(accumulate=fp32)", "fp32"])
 def test_copies_train_on_by_themselves(recipe: str, how: str) -> None:
     pair = made(recipe)
     step(*pair)
@@ -1084,7 +1084,7 @@ def test_what_is_no_state_at_all() -> None:
 
 @pytest.mark.parametrize("flat", [False, True])
 @pytest.mark.parametrize("kind", ["AdamW", "SGD", "RMSprop"])
-@pytest.mark.parametrize("recipe", [*RECIPES, "fp32"])
+@pytest.mark.parametrize("recipe", [*SWEEP, "fp32"])
 def test_torchs_distributed_state_dicts_go_both_ways(recipe: str, kind: str, flat: bool) -> None:
     options = StateDictOptions(flatten_optimizer_state_dict=flat)
 
