@@ -31,6 +31,7 @@ class Measure:
         unit: Its unit.
         ratio: Over the baseline's, or None.
         limit: What is wanted of the ratio, ``>= 0.80``, or None.
+        is_busy: Whether the machine had other things to do, so that a time says little.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Measure:
     unit: str
     ratio: float | None = None
     limit: str | None = None
+    is_busy: bool = False
 
     @property
     def is_met(self) -> bool:
@@ -76,6 +78,8 @@ def print_measures(title: str, measures: Sequence[Measure]) -> None:
     def verdict(measure: Measure) -> str:
         if measure.limit is None:
             return ""
+        if measure.is_busy:
+            return "inconclusive: machine busy"
         return "ok" if measure.is_met else "MISSED"
 
     print_table(
@@ -149,4 +153,4 @@ def append_rows(path: Path, measures: Sequence[Measure]) -> None:
     with path.open("a") as file:
         for m in measures:
             row = {"name": m.name, "value": m.value, "unit": m.unit, "ratio": m.ratio}
-            file.write(json.dumps({**row, "limit": m.limit, **origin}) + "\n")
+            file.write(json.dumps({**row, "limit": m.limit, "busy": m.is_busy, **origin}) + "\n")

@@ -54,6 +54,16 @@ def test_with_units_nothing_is_asked_against_torch_autocast() -> None:
     assert "t/bf16/speed over torch.autocast" not in judged(row(1.0, 5e7, 7e7), 1.0, native=True)
 
 
+def test_a_time_on_a_busy_machine_is_inconclusive() -> None:
+    found = {"plain": row(1.0, 1e8, 1e8), "bf16": row(2.0, 5e7, 7e7)}
+    for name, cores in (("plain", 1.7), ("bf16", 1.5)):
+        found[name]["steps"][0]["cores"] = cores
+    assert train_step.find_busy(found, 2) == {"bf16"}
+    assert train_step.find_busy(found, 1) == set()
+    measures = train_step.judge(found, {"bf16": False, "fp16": False}, "t", {"bf16"})
+    assert {m.name for m in measures if m.is_busy} == {"t/bf16/speed"}
+
+
 def test_rows_carry_the_machine(tmp_path: Path) -> None:
     measure = report.Measure(name="a/b", value=2.0, unit="MB", ratio=0.5, limit="<= 0.55")
     report.append_rows(tmp_path / "rows.jsonl", [measure])
