@@ -1,8 +1,9 @@
 """What CUDA's autocast does with each operator, as data, and where the CPU must differ.
 
 The names and policies are those of torch's ``ATen/autocast_mode.h`` (the ``AT_FORALL_*`` lists,
-2.13), frozen here; a test compares them with the dispatcher of the torch that is installed. A name
-has its overload after a dot, as in the dispatcher, without ``aten::``.
+2.11 to 2.14), frozen here; a test compares them with the dispatcher of the torch that is installed
+and names what only some versions list. A name has its overload after a dot, as in the dispatcher,
+without ``aten::``.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ FP32 = _names(
     cosine_embedding_loss nll_loss nll_loss2d hinge_embedding_loss kl_div l1_loss smooth_l1_loss
     huber_loss mse_loss margin_ranking_loss multilabel_margin_loss soft_margin_loss
     triplet_margin_loss multi_margin_loss binary_cross_entropy_with_logits dist pdist cdist renorm
-    logsumexp upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d
+    linalg_matrix_sqrth logsumexp upsample_nearest1d _upsample_nearest_exact1d upsample_nearest2d
     _upsample_nearest_exact2d upsample_nearest3d _upsample_nearest_exact3d upsample_linear1d
     upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d
     _upsample_bicubic2d_aa
@@ -77,8 +78,8 @@ STOCK = _names(
     _convolution.deprecated addbmm addmm baddbmm binary_cross_entropy
     binary_cross_entropy_with_logits bmm cdist conv1d conv2d conv3d conv_tbc conv_transpose1d
     conv_transpose2d.input conv_transpose3d.input cosine_embedding_loss hinge_embedding_loss
-    huber_loss kl_div l1_loss linalg_vecdot linear margin_ranking_loss matmul mm mse_loss
-    multi_margin_loss multilabel_margin_loss nll_loss nll_loss2d poisson_nll_loss prelu prod
+    huber_loss kl_div l1_loss linalg_matrix_sqrth linalg_vecdot linear margin_ranking_loss matmul mm
+    mse_loss multi_margin_loss multilabel_margin_loss nll_loss nll_loss2d poisson_nll_loss prelu prod
     prod.dim_int scaled_dot_product_attention smooth_l1_loss soft_margin_loss triplet_margin_loss
     """
 )
@@ -94,6 +95,7 @@ CUDA_ONLY: Mapping[str, str] = MappingProxyType(
         "cudnn_convolution_transpose": "a cuDNN kernel; the CPU reaches convolution",
         "_scaled_dot_product_flash_attention": "a CUDA kernel; the CPU has its own, reached "
         "through scaled_dot_product_attention",
+        "_cudnn_rnn": "a cuDNN kernel, in torch's CUDA builds only; the CPU has its own",
         "_thnn_fused_lstm_cell": "a CUDA kernel; the CPU composes lstm_cell",
         "_thnn_fused_gru_cell": "a CUDA kernel; the CPU composes gru_cell",
     }
