@@ -260,3 +260,19 @@ def test_every_model_of_a_call_is_put_back() -> None:
     optimizers[0].backward(loss_of(models[0], shape, True) + loss_of(models[1], shape, False))
     assert [bool(o.step()) for o in optimizers] == [False, False]
     assert [bits(m.state_dict()) for m in models] == before
+
+
+@pytest.mark.parametrize("first", ["eval", "no backward"])
+def test_the_watch_lasts_until_a_training_forward(first: str) -> None:
+    """A step that saw no forward in training says nothing about which buffers a forward writes."""
+    model, optimizer, shape = made("own", "bf16")
+    if first == "eval":
+        model.eval()
+        optimizer.backward(loss_of(model, shape, True))
+    assert optimizer.step()
+    optimizer.zero_grad()
+    model.train()
+    before = bits(model.state_dict())
+    optimizer.backward(loss_of(model, shape, False))
+    assert not optimizer.step()
+    assert bits(model.state_dict()) == before

@@ -117,11 +117,12 @@ class BufferGuard:
         Args:
             skip: 0-d FP32 tensor on the buffers' device, nonzero if the step was skipped.
         """
-        for place, copy in zip(self.watched, self.copies, strict=True):
-            if not _alike(copy, _held(place)) or not _same_bytes(copy, _held(place)):
-                self.places.append(place)
-                self.shadows.append(copy)
-        self.watched, self.copies = [], []
+        if self.watched and self.taken:  # a read by the host, until the first training forward
+            for place, copy in zip(self.watched, self.copies, strict=True):
+                if not _alike(copy, _held(place)) or not _same_bytes(copy, _held(place)):
+                    self.places.append(place)
+                    self.shadows.append(copy)
+            self.watched, self.copies = [], []
         held = [_held(place) for place in self.places]
         pairs = [(b, s) for b, s in zip(held, self.shadows, strict=True) if _alike(s, b)]
         if pairs:
