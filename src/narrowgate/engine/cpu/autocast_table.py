@@ -80,7 +80,8 @@ STOCK = _names(
     conv_transpose2d.input conv_transpose3d.input cosine_embedding_loss hinge_embedding_loss
     huber_loss kl_div l1_loss linalg_matrix_sqrth linalg_vecdot linear margin_ranking_loss matmul mm
     mse_loss multi_margin_loss multilabel_margin_loss nll_loss nll_loss2d poisson_nll_loss prelu
-    prod prod.dim_int scaled_dot_product_attention smooth_l1_loss soft_margin_loss triplet_margin_loss
+    prod prod.dim_int scaled_dot_product_attention smooth_l1_loss soft_margin_loss
+    triplet_margin_loss
     """
 )
 """CPU autocast has these already and does with them what CUDA's does; they are left to it.
