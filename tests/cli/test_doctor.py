@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 
-from narrowgate.engine import doctor
+from narrowgate.engine import doctor, versions
 from narrowgate.engine.cpu import ProbeRow
 
 BF16 = torch.bfloat16
@@ -38,11 +39,24 @@ def test_a_probe_against_the_flags_is_noted(ratio, native, said):
     [("2.10.1", False), ("2.11.0", True), ("2.14.1+cu130", True), ("2.15.0", False)],
 )
 def test_a_torch_outside_the_supported_range_is_noted(version, known):
-    assert (doctor.note_on_torch(version) == "") == known
+    assert (versions.note_on_torch(version) == "") == known
 
 
 def test_the_supported_range_is_the_one_that_pip_is_told():
     text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     oldest, before = re.search(r'"torch>=(\d+\.\d+),<(\d+\.\d+)"', text).groups()
-    assert oldest == "{}.{}".format(*doctor.OLDEST_TORCH)
-    assert before == f"{doctor.NEWEST_TORCH[0]}.{doctor.NEWEST_TORCH[1] + 1}"
+    assert oldest == "{}.{}".format(*versions.OLDEST_TORCH)
+    assert before == f"{versions.NEWEST_TORCH[0]}.{versions.NEWEST_TORCH[1] + 1}"
+
+
+def test_prepare_warns_of_another_torch_once(monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "2.99.0")
+    versions.warn_once.cache_clear()
+    try:
+        with pytest.warns(UserWarning, match="torch 2.99.0 is outside 2.11 to 2.14"):
+            versions.warn_once()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            versions.warn_once()
+    finally:
+        versions.warn_once.cache_clear()

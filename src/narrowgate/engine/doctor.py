@@ -20,12 +20,9 @@ from narrowgate import __version__, ops
 from narrowgate.engine import cpu, switches
 from narrowgate.engine.cpu import ProbeRow
 from narrowgate.engine.describe import format_name
+from narrowgate.engine.versions import note_on_torch
 
-__all__ = ["NEWEST_TORCH", "OLDEST_TORCH", "note_on_torch", "notes_on_probe", "report"]
-
-OLDEST_TORCH = (2, 11)
-NEWEST_TORCH = (2, 14)
-"""The first and the last torch release, as (major, minor), with which narrowgate was run."""
+__all__ = ["notes_on_probe", "report"]
 
 _SCHEMA = 1
 _HALVES = (torch.bfloat16, torch.float16)
@@ -137,28 +134,6 @@ def _probe_table(rows: Sequence[ProbeRow]) -> list[Row]:
         cells = table.setdefault(row.operation, {"operation": row.operation})
         cells[format_name(row.dtype)] = row.ratio
     return list(table.values())
-
-
-def note_on_torch(version: str) -> str:
-    """Say whether this torch is one that narrowgate was run with.
-
-    Args:
-        version: torch's version, such as ``2.13.0+cpu``.
-
-    Returns:
-        A sentence, or the empty string if it is.
-
-    Example:
-        >>> note_on_torch("2.13.0+cpu")
-        ''
-        >>> note_on_torch("2.9.1")
-        'torch 2.9.1 is outside 2.11 to 2.14, with which narrowgate was run'
-    """
-    release = tuple(int(part) for part in version.split(".")[:2])
-    if OLDEST_TORCH <= release <= NEWEST_TORCH:
-        return ""
-    oldest, newest = (".".join(map(str, pair)) for pair in (OLDEST_TORCH, NEWEST_TORCH))
-    return f"torch {version} is outside {oldest} to {newest}, with which narrowgate was run"
 
 
 def notes_on_probe(rows: Sequence[ProbeRow], native: frozenset[torch.dtype]) -> list[str]:

@@ -27,6 +27,7 @@ from narrowgate.engine.describe import FORMAT_OF, describe
 from narrowgate.engine.optimizer import PreparedOptimizer
 from narrowgate.engine.session import Session
 from narrowgate.engine.swap import mark, swap, unswap
+from narrowgate.engine.versions import warn_once
 from narrowgate.errors import PrepareError
 from narrowgate.plan import Plan, resolve
 
@@ -106,6 +107,7 @@ def prepare(
         >>> bool(optimizer.step())
         True
     """
+    warn_once()
     models = list(model) if isinstance(model, (list, tuple)) else [model]
     inners = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
     wish, plan = read_recipe(recipe)
