@@ -154,11 +154,15 @@ def test_mixed_dtypes_raise_what_stock_raises(name: str, dtype: torch.dtype) -> 
     f = torch.randn(6, 6)
     words = []
     for _ in range(2):
-        with pytest.raises(RuntimeError) as error:
+        try:
             MIXED[name](f.to(dtype), f)
-        words.append(str(error.value))
+            words.append("")
+        except RuntimeError as error:
+            words.append(str(error))
         cpu.install(widen=HALVES)
     assert words[0] == words[1]
+    # torch 2.11 still computed a mixed addmv
+    assert words[0] or (name == "addmv" and torch.__version__.startswith("2.11"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -56,6 +56,8 @@ SWAMPED = {
 }
 # Torch's CPU kernels do not exist in 16 bits; autocast runs them in FP32.
 REFUSED = {"avg_pool3d", "cdist", "cdist/input"}
+if torch.__version__.startswith("2.11"):
+    REFUSED |= {"trace"}
 
 
 @pytest.mark.parametrize("dtype", HALVES)
