@@ -267,3 +267,19 @@ def test_an_update_beyond_the_format_is_told(recipe: str, name: str) -> None:
     assert result.reason == "1 elements saturated"
     assert result.culprit == "weight"
     assert model.weight[0, 1].item() == 1.0
+
+
+@pytest.mark.parametrize("recipe", SWEEP)
+@pytest.mark.parametrize("clear", ["optimizer", "model", "in place"])
+def test_one_bad_loss_costs_one_step(recipe: str, clear: str) -> None:
+    model = nn.Linear(2, 2)
+    model, optimizer = ng.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), recipe)
+    applied = []
+    for factor in (1.0, float("inf"), 1.0, 1.0):
+        if clear == "optimizer":
+            optimizer.zero_grad()
+        else:
+            model.zero_grad(set_to_none=clear == "model")
+        optimizer.backward(model(torch.ones(3, 2)).mean() * factor)
+        applied.append(optimizer.step().applied)
+    assert applied == [True, False, True, True]

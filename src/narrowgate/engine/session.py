@@ -176,7 +176,7 @@ class Session:
         self._loss_finite = torch.ones_like(self._loss_finite)
         if (
             self._backwards
-        ):  # a window that was given up; the forward of a new one may be over already
+        ):  # a window was given up; a forward without a backward belongs to the next
             for guard in self.guards:
                 guard.open()
         self._backwards = 0
@@ -213,7 +213,9 @@ class Session:
             self._scale = self.scaler.loss_scale
         elif self.scaler.is_on and self._partly_cleared():
             self._rescale(parameters)
-        self._verdict = None
+        if self._verdict is not None:  # a loss is judged once; its gradients speak for themselves
+            self._verdict = None
+            self._loss_finite = torch.ones_like(self._loss_finite)
         wide = loss if loss.dtype == torch.float64 else loss.float()
         self._loss_finite = self._loss_finite & torch.isfinite(wide.detach()).all()
         return wide * self._scale if self.scaler.is_on else wide
