@@ -124,20 +124,6 @@ def test_an_install_that_fails_midway_leaves_nothing(monkeypatch: pytest.MonkeyP
     assert tables() == before
 
 
-@pytest.mark.parametrize(
-    ("dtypes", "answer"),
-    [
-        ([], False),
-        ([torch.float32, torch.float64], False),
-        ([torch.float32, torch.bfloat16], True),
-        ([torch.float16], True),
-        ([torch.float8_e4m3fn], False),
-    ],
-)
-def test_needed_for_16_bit_formats(dtypes: list[torch.dtype], answer: bool) -> None:
-    assert cpu.needed(dtypes) is answer
-
-
 def test_importing_registers_nothing_and_installing_is_silent_even_if_warnings_are_errors() -> None:
     script = """
 import torch

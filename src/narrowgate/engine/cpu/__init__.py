@@ -34,7 +34,6 @@ __all__ = [
     "install",
     "installed",
     "native_dtypes",
-    "needed",
     "probe",
     "uninstall",
     "widened",
@@ -51,21 +50,6 @@ class _State:
     library: Library | None = None
     wide: frozenset[torch.dtype] = frozenset()
     cache_tag: str = ""
-
-
-def needed(dtypes: Iterable[torch.dtype]) -> bool:
-    """Tell whether a model on the CPU that computes in ``dtypes`` needs :func:`install`.
-
-    Every 16-bit format does: native units make products fast, but the operators which sum in 16
-    bits and the gaps in CPU autocast's list are the same on every processor.
-
-    Args:
-        dtypes: The formats the model computes in.
-
-    Returns:
-        True if bf16 or fp16 is among them.
-    """
-    return not HALVES.isdisjoint(dtypes)
 
 
 def install(*, widen: Iterable[torch.dtype] | None = None) -> None:
