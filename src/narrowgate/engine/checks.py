@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from narrowgate.engine.describe import FORMAT_OF, format_name
+from narrowgate.engine.describe import FORMAT_OF, format_name, overlapping
 from narrowgate.engine.swap import is_prepared
 from narrowgate.errors import FormatError, NarrowgateError, PrepareError, RecipeError
 from narrowgate.ops import largest_master
@@ -22,6 +22,7 @@ __all__ = [
     "check_norm",
     "check_optimizers",
     "check_plan",
+    "check_shared",
     "check_swaps",
     "check_values",
     "read_recipe",
@@ -159,6 +160,28 @@ def check_plan(parameters: dict[str, nn.Parameter], plan: Plan) -> None:
         )
 
 
+def check_shared(parameters: Sequence[dict[str, nn.Parameter]], plans: Sequence[Plan]) -> None:
+    """Refuse what models of one call share but their plans treat apart."""
+    seen: dict[nn.Parameter, tuple[str, str]] = {}
+    for number, (table, plan) in enumerate(zip(parameters, plans, strict=True)):
+        for row in plan.params:
+            place, wish = f"model {number}: {row.fqn}", f"{row.format} master={row.master}"
+            other, agreed = seen.setdefault(table[row.fqn], (place, wish))
+            if wish != agreed:
+                raise PrepareError(
+                    f"one parameter is {other} ({agreed}) and {place} ({wish})",
+                    hint="what models share needs one format: name it in a rule of both",
+                )
+    everything = [p for table in parameters for p in table.values()]
+    for one, two in overlapping(dict.fromkeys(everything)):
+        owners = [{id(p) for p in table.values()} for table in parameters]
+        if not any(id(one) in owner and id(two) in owner for owner in owners):
+            raise PrepareError(
+                f"{seen[one][0]} and {seen[two][0]} are two parameters in one piece of memory",
+                hint="share the parameter itself, or give each its own memory",
+            )
+
+
 def check_swaps(model: nn.Module, plan: Plan) -> None:
     """Refuse modules whose forward the instance replaces: a swapped class would not reach it."""
     for row in plan.modules:
@@ -190,15 +213,14 @@ def check_values(
         _check_value(row.fqn, parameter.detach(), row.format, plan.recipe)
 
 
-def check_group(group: dict[str, Any], recipe: str) -> None:
+def check_group(parameters: Sequence[torch.Tensor], recipe: str) -> None:
     """Refuse a group whose parameters a 16-bit recipe cannot train.
 
     Args:
-        group: What is to be added to an optimizer.
+        parameters: What is to be added to an optimizer.
         recipe: The recipe, for messages.
     """
-    held = group["params"]
-    for index, parameter in enumerate([held] if isinstance(held, torch.Tensor) else list(held)):
+    for index, parameter in enumerate(parameters):
         name, stored = f"parameter {index} of the new group", format_name(parameter.dtype)
         if stored not in FORMAT_OF.values():
             raise _not_trained(name, stored)

@@ -19,7 +19,7 @@ from torch.nn.utils import parametrize
 from narrowgate.errors import NarrowgateError, PrepareError, nearest
 from narrowgate.plan import ModelInfo, ModuleInfo, Owner, ParamInfo
 
-__all__ = ["FORMAT_OF", "describe", "format_name", "kind_of"]
+__all__ = ["FORMAT_OF", "describe", "format_name", "kind_of", "overlapping"]
 
 #: torch's dtypes by format name, where a model's parameters may have them.
 FORMAT_OF: dict[torch.dtype, str] = {
@@ -73,6 +73,10 @@ def kind_of(module: nn.Module) -> str:
             return kind
     if isinstance(module, _NORMS):
         return "Norm"
+    if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
+        return "RenormalisedEmbedding"
+    if isinstance(module, nn.EmbeddingBag) and module.mode == "sum":
+        return "WeightedBag"
     for kind, classes in _KINDS:
         if isinstance(module, classes):
             return kind
@@ -149,24 +153,51 @@ def _fqn(owner: Owner) -> str:
 
 def _params(owners: dict[nn.Parameter, list[Owner]], held: set[int]) -> tuple[ParamInfo, ...]:
     """Describe each parameter once, and say whose memory overlaps whose."""
-    first_by_storage: dict[int, str] = {}
-    rows = []
-    for parameter, places in owners.items():
-        fqn = _fqn(places[0])
-        memory = parameter.untyped_storage().data_ptr() if parameter.numel() else 0
-        sharer = first_by_storage.setdefault(memory, fqn) if memory else fqn
-        rows.append(
-            ParamInfo(
-                fqn=fqn,
-                owners=tuple(places),
-                shape=tuple(parameter.shape),
-                dtype=format_name(parameter.dtype),
-                trainable=parameter.requires_grad,
-                optimized=id(parameter) in held,
-                shares_storage_with=None if sharer == fqn else sharer,
-            )
+    sharers: dict[nn.Parameter, str] = {}
+    for one, other in overlapping(owners):
+        sharers.setdefault(one, _fqn(owners[other][0]))
+        sharers.setdefault(other, _fqn(owners[one][0]))
+    return tuple(
+        ParamInfo(
+            fqn=_fqn(places[0]),
+            owners=tuple(places),
+            shape=tuple(parameter.shape),
+            dtype=format_name(parameter.dtype),
+            trainable=parameter.requires_grad,
+            optimized=id(parameter) in held,
+            shares_storage_with=sharers.get(parameter),
         )
-    return tuple(rows)
+        for parameter, places in owners.items()
+    )
+
+
+def overlapping(parameters: Iterable[nn.Parameter]) -> list[tuple[nn.Parameter, nn.Parameter]]:
+    """Find different parameters in one piece of memory.
+
+    Neighbours in one storage, such as the flattened weights of a recurrent network, do not overlap.
+
+    Args:
+        parameters: The parameters, each once.
+
+    Returns:
+        Pairs whose memory, from first to last element, overlaps.
+    """
+    spans = []
+    for parameter in parameters:
+        if parameter.numel() and parameter.layout == torch.strided:
+            steps = zip(parameter.shape, parameter.stride(), strict=True)
+            last = sum((size - 1) * stride for size, stride in steps)
+            begin = parameter.data_ptr()
+            end = begin + (last + 1) * parameter.element_size()
+            spans.append((str(parameter.device), begin, end, parameter))
+    pairs = []
+    there, reach, furthest = "", 0, None  # what reaches furthest so far, on which device, how far
+    for device, begin, end, parameter in sorted(spans, key=lambda span: span[:3]):
+        if furthest is not None and device == there and begin < reach:
+            pairs.append((furthest, parameter))
+        if device != there or end > reach:
+            there, reach, furthest = device, end, parameter
+    return pairs
 
 
 def _made(name: str, factory: str) -> object:

@@ -1,10 +1,17 @@
-"""The CPU kernels are there as long as a prepared model on a CPU is: taken, counted, given back."""
+"""The CPU kernels are there from the first prepared model on a CPU to the restore() of the last.
+
+Models count, not optimizers: one that is kept for evaluation keeps its kernels. A model that is
+dropped without restore() leaves them in place until another one is restored.
+"""
 
 from __future__ import annotations
 
 import logging
+import threading
 import weakref
 from typing import TYPE_CHECKING
+
+from torch import nn
 
 from narrowgate.engine import cpu
 from narrowgate.engine.describe import FORMAT_OF
@@ -15,7 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["give_back", "take"]
 
 _log = logging.getLogger("narrowgate")
-_live: weakref.WeakSet[Session] = weakref.WeakSet()
+_lock = threading.Lock()
+_live: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 
 def take(session: Session) -> None:
@@ -26,10 +34,11 @@ def take(session: Session) -> None:
     """
     if session.device.type != "cpu" or session.recipe.is_passthrough:
         return
-    _live.add(session)
-    if cpu.installed():
-        return
-    cpu.install()
+    with _lock:
+        _live.update(session.models)
+        if cpu.installed():
+            return
+        cpu.install()
     formats = {entry.compute for entry in session.recipe.entries if entry.is_16bit}
     wide = sorted(formats & {FORMAT_OF[dtype] for dtype in cpu.widened()})
     products = f"{' and '.join(wide)} products run as FP32 GEMMs rounded once; " if wide else ""
@@ -44,6 +53,7 @@ def give_back(session: Session) -> None:
     Args:
         session: Of a model that was restored.
     """
-    _live.discard(session)
-    if not _live and cpu.installed():
-        cpu.uninstall()
+    with _lock:
+        _live.difference_update(session.models)
+        if not _live and cpu.installed():
+            cpu.uninstall()

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from narrowgate.engine import optimizer_state
 from narrowgate.engine.checks import check_group, check_norm
 from narrowgate.engine.follow import FollowedScheduler
-from narrowgate.engine.private import move_hooks
+from narrowgate.engine.private import bare_step, move_hooks
 from narrowgate.engine.result import StepResult
 from narrowgate.engine.session import Session
 from narrowgate.engine.update import has_own_op, materialised_step, update
@@ -105,7 +105,10 @@ class PreparedOptimizer(Optimizer):
                 remainder of zero.
         """
         if not self._session.recipe.is_passthrough:
-            check_group(param_group, str(self._session.recipe))
+            held = param_group["params"]  # often a generator, which can be read only once
+            held = [held] if isinstance(held, torch.Tensor) else list(held)
+            param_group = {**param_group, "params": held}
+            check_group(held, str(self._session.recipe))
         self._inner.add_param_group(param_group)
         for parameter in self._inner.param_groups[-1]["params"]:
             self._session.name_of(parameter)
@@ -122,8 +125,7 @@ class PreparedOptimizer(Optimizer):
         self._inner.zero_grad(set_to_none)
         if self._session.recipe.is_passthrough:
             return
-        if all(p.grad is None or o is self for o in self._session.optimizers for p in o._held()):
-            self._session.clear()
+        self._session.forget(self._held())
 
     # --- the two lines -----------------------------------------------------------------------
 
@@ -149,8 +151,11 @@ class PreparedOptimizer(Optimizer):
             loss.backward(**kwargs)  # type: ignore[no-untyped-call]
             return
         scaled = self._session.begin_backward(loss)
-        with torch.autocast(self._session.device.type, enabled=False):
-            scaled.backward(**kwargs)  # type: ignore[no-untyped-call]
+        try:
+            with torch.autocast(self._session.device.type, enabled=False):
+                scaled.backward(**kwargs)  # type: ignore[no-untyped-call]
+        finally:
+            self._session.unpark()
         self._session.end_backward()
         for optimizer in self._session.optimizers:
             optimizer._backwards += 1
@@ -195,21 +200,11 @@ class PreparedOptimizer(Optimizer):
         if self._is_probe():
             self._initialise()
             return self._result(self._idle_facts())
-        verdict = session.verdict(self)
-        norm = verdict.norm(self._held())
-        mult = verdict.inverse_scale
-        if limit is not None:  # torch's clip_grad_norm_: never larger than 1, 1e-6 against zero
-            mult = mult * (limit / (norm + 1e-6)).clamp(max=1.0)
-        try:
-            with torch.no_grad():
-                touched, saturated = self._update(mult.float(), verdict)
-        finally:  # also after an interrupt: what was updated until then belongs together
-            session.masters.refresh(self._held())
-        optimizer_state.publish(self._inner, session)
-        optimizer_state.publish_states(self._inner, session)
-        self._backwards = 0
-        result = self._result(self._facts(verdict, norm, touched, saturated))
-        session.poll(result, verdict.halted)
+        with torch.autocast(session.device.type, enabled=False):  # whatever the user is inside of
+            result, halted = self._judged_step(limit)
+        # an autocast around the whole loop would go on with casts of the weights before this step
+        torch.clear_autocast_cache()
+        session.poll(result, halted)
         return result
 
     def adopt_weights(self) -> None:
@@ -263,6 +258,25 @@ class PreparedOptimizer(Optimizer):
 
     # --- the step's parts --------------------------------------------------------------------
 
+    def _judged_step(self, limit: float | None) -> tuple[StepResult, torch.Tensor]:
+        """Take the verdict, and update or skip by it."""
+        session = self._session
+        verdict = session.verdict(self)
+        norm = verdict.norm(self._held())
+        mult = verdict.inverse_scale
+        if limit is not None:  # torch's clip_grad_norm_: never larger than 1, 1e-6 against zero
+            mult = mult * (limit / (norm + 1e-6)).clamp(max=1.0)
+        try:
+            with torch.no_grad():
+                touched, saturated = self._update(mult.float(), verdict)
+        finally:  # also after an interrupt: what was updated until then belongs together
+            session.masters.refresh(self._held())
+        optimizer_state.publish(self._inner, session)
+        optimizer_state.publish_states(self._inner, session)
+        self._backwards = 0
+        result = self._result(verdict.facts(norm, [session.index[p] for p in touched], saturated))
+        return result, verdict.halted
+
     def _held(self) -> list[torch.Tensor]:
         """List the parameters of this optimizer."""
         return [p for group in self.param_groups for p in group["params"]]
@@ -307,12 +321,22 @@ class PreparedOptimizer(Optimizer):
         self, group: dict[str, Any], mult: torch.Tensor
     ) -> tuple[list[torch.Tensor], torch.Tensor | None]:
         """Let the inner optimizer step on materialised masters."""
+        with optimizer_state.hidden(self._inner, group):
+            return materialised_step(
+                self._inner,
+                group,
+                self._session.masters,
+                self._session.gradient,
+                mult,
+                self._take_inner_step,
+            )
+
+    def _take_inner_step(self, *args: Any) -> None:
+        """Let the inner optimizer step, without hooks unless somebody replaced its step."""
         self._inside = True
         try:
-            with optimizer_state.hidden(self._inner, group):
-                return materialised_step(
-                    self._inner, group, self._session.masters, self._session.gradient, mult
-                )
+            step = self._inner.step if "step" in vars(self._inner) else bare_step(self._inner)
+            step(*args)
         finally:
             self._inside = False
 
@@ -340,35 +364,6 @@ class PreparedOptimizer(Optimizer):
                 counts.append(saturated)
         return touched, torch.cat(counts) if counts else None
 
-    def _facts(
-        self,
-        verdict: Verdict,
-        norm: torch.Tensor,
-        touched: list[torch.Tensor],
-        saturated: torch.Tensor | None,
-    ) -> torch.Tensor:
-        """Put what happened into one vector on the device."""
-        zero = torch.zeros_like(norm)
-        lost, where = zero, zero
-        if saturated is not None:
-            lost = saturated.sum().double()
-            indices = torch.tensor([self._session.index[p] for p in touched], dtype=torch.float64)
-            where = indices.to(norm.device, non_blocking=True).gather(0, saturated.argmax(0, True))[
-                0
-            ]
-        return torch.stack(
-            [
-                verdict.skip.double(),
-                verdict.loss_finite.double(),
-                verdict.scale.double(),
-                norm,
-                verdict.culprit,
-                verdict.attempted,
-                lost,
-                where,
-            ]
-        )
-
     def _idle_facts(self) -> torch.Tensor:
         """Give the facts of a step that was no training step."""
         scale, attempted = self._session.scaler.state[0], self._session.scaler.state[4]
@@ -381,11 +376,7 @@ class PreparedOptimizer(Optimizer):
         norm = torch.full((), float("nan"), dtype=torch.float64, device=self._session.device)
         if limit is not None:
             norm = torch.nn.utils.clip_grad_norm_(self._held(), limit).double()
-        self._inside = True
-        try:
-            self._inner.step(closure)
-        finally:
-            self._inside = False
+        self._take_inner_step(closure)
         state = self._session.scaler.state
         state[4:6] += 1
         zero, one = torch.zeros_like(norm), torch.ones_like(norm)

@@ -19,6 +19,7 @@ from narrowgate.engine.checks import (
     check_norm,
     check_optimizers,
     check_plan,
+    check_shared,
     check_swaps,
     check_values,
     read_recipe,
@@ -26,7 +27,7 @@ from narrowgate.engine.checks import (
 from narrowgate.engine.describe import FORMAT_OF, describe
 from narrowgate.engine.optimizer import PreparedOptimizer
 from narrowgate.engine.session import Session
-from narrowgate.engine.swap import mark, swap, unswap
+from narrowgate.engine.swap import is_covered, mark, swap, unswap
 from narrowgate.engine.versions import warn_once
 from narrowgate.errors import PrepareError
 from narrowgate.plan import Plan, resolve
@@ -122,6 +123,7 @@ def prepare(
         )
     plans = (plan,) if plan is not None else tuple(resolve(info, wish) for info in infos)
     parameters = [_named(m) for m in models]
+    check_shared(parameters, plans)
     for one, table, resolved in zip(models, parameters, plans, strict=True):
         check_plan(table, resolved)
         if not wish.is_passthrough:
@@ -253,8 +255,9 @@ def session_of(optimizer: Any) -> Session:
 def restore(model: Any, optimizer: Any) -> tuple[Any, Any]:
     """Give back a plain FP32 model and a plain optimizer.
 
-    Masters become the parameters; states stay; gradients are dropped. Process-wide switches go back
-    to what they were, and the CPU kernels go with the last prepared model.
+    Masters become the parameters; states stay; gradients are dropped. Frozen weights that went to
+    16 bits come back rounded: they had no master. Process-wide switches go back to what they were,
+    and the CPU kernels go with the last prepared model.
 
     Args:
         model: What prepare() returned: a model or a list.
@@ -275,6 +278,13 @@ def restore(model: Any, optimizer: Any) -> tuple[Any, Any]:
             "the models are not those which were prepared together with this optimizer",
             hint="pass model and optimizer as prepare() returned them",
         )
+    for one in session.models:
+        for fqn, module in one.named_modules():
+            if is_covered(module):
+                raise PrepareError(
+                    f"{fqn or 'the model'} was parametrized after prepare()",
+                    hint="remove the parametrization first, or parametrize before prepare()",
+                )
     session.check_models()
     session.masters.verify(session.masters.remainders)
     for parameter in session.order if not session.recipe.is_passthrough else ():
@@ -305,7 +315,8 @@ def full_precision_state_dict(model: nn.Module, optimizer: Any) -> dict[str, Any
 
     Returns:
         What ``model.state_dict()`` of the same model in FP32 would be; tied weights stay tied.
-        Tensors that are not joined are the model's own.
+        Frozen weights that went to 16 bits are rounded: they have no master. Tensors that are not
+        joined are the model's own.
 
     Raises:
         PrepareError: The model does not belong to the optimizer.

@@ -9,7 +9,7 @@ operator's arguments, or to leave a key out while a kernel calls on.
 
 Group 2, the processor. ``torch.cpu`` has no public word on the formats oneDNN has kernels for.
 
-Group 3, the optimizer. Its hooks can be added publicly, but neither listed nor moved.
+Group 3, the optimizer. Its hooks can be added publicly, but neither listed, moved nor passed by.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import torch
 
 __all__ = [
     "argument_defaults",
+    "bare_step",
     "destroy_library",
     "move_hooks",
     "native_bf16",
@@ -158,3 +159,20 @@ def move_hooks(old: torch.optim.Optimizer, new: torch.optim.Optimizer) -> None:
     for name in _HOOKS:
         getattr(new, name).update(getattr(old, name))
         getattr(old, name).clear()
+
+
+def bare_step(optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
+    """Give an optimizer's ``step`` without the hooks around it, its own and the global ones.
+
+    Public name missing: torch wraps the method of the class and marks the wrapper.
+
+    Args:
+        optimizer: Any optimizer.
+
+    Returns:
+        The bound method as its author wrote it.
+    """
+    method: Any = type(optimizer).step
+    while getattr(method, "hooked", False):
+        method = method.__wrapped__
+    return cast("Callable[..., Any]", method.__get__(optimizer))

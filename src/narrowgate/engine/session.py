@@ -21,11 +21,12 @@ from torch import nn
 
 from narrowgate.engine import lease
 from narrowgate.engine.buffers import BufferGuard
+from narrowgate.engine.halt import halt_error
 from narrowgate.engine.masters import Masters
 from narrowgate.engine.result import StepResult
 from narrowgate.engine.scaling import LossScaler, config_of
 from narrowgate.engine.verdict import Verdict
-from narrowgate.errors import NumericsError, PrepareError, StepError
+from narrowgate.errors import PrepareError, StepError
 from narrowgate.ops import grad_stats
 from narrowgate.plan import Plan, Recipe
 
@@ -76,16 +77,23 @@ class Session:
         self._scale = self.scaler.loss_scale
         self._loss_finite = torch.ones((), dtype=torch.bool, device=device)
         self._sums: dict[torch.Tensor, torch.Tensor] = {}
-        self._parked: set[torch.Tensor] = set()
+        self._parked: dict[torch.Tensor, torch.Tensor] = {}
         self._folded: dict[torch.Tensor, tuple[int, int]] = {}
         self._marks: dict[torch.Tensor, tuple[int, int]] = {}
+        self._judged: dict[torch.Tensor, tuple[int, int]] = {}
         self._backwards = 0
         self._verdict: Verdict | None = None
         self._under_way: deque[tuple[Any, torch.Tensor]] = deque()
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy everything but what is under way and what points to this very object."""
-        return {**self.__dict__, "_under_way": deque(), "_verdict": None, "_marks": {}}
+        return {
+            **self.__dict__,
+            "_under_way": deque(),
+            "_verdict": None,
+            "_marks": {},
+            "_judged": {},
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take a copy's or a pickle's state; it needs the CPU kernels as the original does."""
@@ -145,10 +153,7 @@ class Session:
 
         A sum whose ``.grad`` was cleared by somebody else is cleared with it.
         """
-        held = self._sums.get(parameter)
-        if held is None or (parameter.grad is None and parameter not in self._parked):
-            return parameter.grad
-        return held
+        return None if parameter.grad is None else self._sums.get(parameter, parameter.grad)
 
     def _fold(self, parameters: Sequence[torch.Tensor]) -> None:
         """Add the gradients of 16-bit parameters to their FP32 sums, each gradient once."""
@@ -156,7 +161,7 @@ class Session:
             grad = parameter.grad
             if grad is None or parameter.dtype == torch.float32:
                 continue
-            mark = (id(grad), grad._version)
+            mark = _mark(grad)
             if self._folded.get(parameter) == mark:
                 continue
             held = self._sums.get(parameter)
@@ -166,10 +171,28 @@ class Session:
                 held.add_(grad.detach())
             self._folded[parameter] = mark
 
+    def forget(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Forget what was accumulated for some parameters; the window ends when nothing is left.
+
+        Args:
+            parameters: Parameters whose gradients were cleared.
+        """
+        for parameter in parameters:
+            for table in (self._sums, self._folded, self._marks):
+                table.pop(parameter, None)
+        if not self._marks:
+            self.clear()
+
+    def _forgive_zeroing(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Take gradients that somebody zeroed in place for cleared; refuse any other change."""
+        changed = [p for p in parameters if self._is_changed(p)]
+        if any(bool(p.grad.any()) for p in changed if p.grad is not None):
+            raise self._order_error([self.name_of(p) for p in changed])
+        self.forget(changed)
+
     def clear(self) -> None:
         """Forget what was accumulated; the next backward opens a window."""
         self._sums.clear()
-        self._parked.clear()
         self._folded.clear()
         self._marks.clear()
         self._verdict = None
@@ -196,19 +219,15 @@ class Session:
             StepError: Gradients of this window were changed by somebody else.
         """
         parameters = self.parameters()
-        if all(p.grad is None for p in parameters):
-            self.clear()
-        elif self._must_be_ours and self._marks and self._changed(parameters):
-            if any(bool(p.grad.any()) for p in parameters if p.grad is not None):
-                raise self._order_error(self._changed(parameters))
-            self.clear()  # zeroed in place by somebody else: a new window all the same
+        self.forget([p for p in parameters if p.grad is None])
+        if self._must_be_ours and self._marks:
+            self._forgive_zeroing(parameters)
         if self.recipe.accumulate:
-            for parameter in [p for p in self._sums if self.gradient(p) is None]:
-                del self._sums[parameter]
             self._fold(parameters)
-            for parameter in self._folded:
+            # backward would add to them in 16 bits; they come back where no new gradient does
+            self._parked = {p: p.grad for p in self._folded if p.grad is not None}
+            for parameter in self._parked:
                 parameter.grad = None
-            self._folded.clear()
         if not self._marks:
             self._scale = self.scaler.loss_scale
         elif self.scaler.is_on and self._partly_cleared():
@@ -223,7 +242,7 @@ class Session:
     def _partly_cleared(self) -> bool:
         """Say whether one optimizer's gradients were cleared while another's were kept."""
         return len(self.optimizers) > 1 and any(
-            all(p.grad is None for group in o.param_groups for p in group["params"])
+            not any(p in self._marks for group in o.param_groups for p in group["params"])
             for o in self.optimizers
         )
 
@@ -235,9 +254,19 @@ class Session:
         unless the recipe says otherwise, and then this is exact.
         """
         scale = self.scaler.loss_scale
-        kept = [g for p in parameters if (g := self.gradient(p)) is not None]
-        torch._foreach_mul_(kept, scale / self._scale)
+        kept = {p: g for p in parameters if (g := self.gradient(p)) is not None}
+        judged = [p for p, g in kept.items() if self._judged.get(p) == _mark(g)]
+        if kept:
+            torch._foreach_mul_(list(kept.values()), scale / self._scale)
+        self._judged.update({p: _mark(kept[p]) for p in judged})
         self._scale = scale
+
+    def unpark(self) -> None:
+        """Put gradients that were summed before the backward back where it made no new ones."""
+        for parameter, grad in self._parked.items():
+            if parameter.grad is None:
+                parameter.grad = grad
+        self._parked = {}
 
     def end_backward(self) -> None:
         """Note the gradients which our backward has made."""
@@ -245,21 +274,17 @@ class Session:
         parameters = self.parameters()
         if self.recipe.accumulate:
             self._fold(parameters)
-            self._parked = {p for p in self._sums if p.grad is None}
-        self._marks = {p: (id(p.grad), p.grad._version) for p in parameters if p.grad is not None}
+        self._marks = {p: _mark(p.grad) for p in parameters if p.grad is not None}
 
     @property
     def _must_be_ours(self) -> bool:
         """Whether only our backward may make gradients: they are scaled, or summed elsewhere."""
         return self.scaler.is_on or bool(self._sums)
 
-    def _changed(self, parameters: Sequence[torch.Tensor]) -> list[str]:
-        """Name the parameters whose gradient is not the one that our backward made."""
-        return [
-            self.name_of(p)
-            for p in parameters
-            if p.grad is not None and self._marks.get(p) != (id(p.grad), p.grad._version)
-        ]
+    def _is_changed(self, parameter: torch.Tensor) -> bool:
+        """Say whether a parameter's gradient is not the one that our backward made."""
+        grad = parameter.grad
+        return grad is not None and self._marks.get(parameter) != _mark(grad)
 
     def _order_error(self, names: Sequence[str]) -> StepError:
         """Say that gradients were made or changed from outside."""
@@ -301,16 +326,24 @@ class Session:
             self._verdict.followed.add(id(optimizer))
             return self._verdict
         parameters = self.parameters()
-        with_gradient = [p for p in parameters if self.gradient(p) is not None]
+        own = {p for group in optimizer.param_groups for p in group["params"]}
+        with_gradient = [
+            p
+            for p in parameters
+            if (grad := self.gradient(p)) is not None
+            # what another optimizer has stepped by, or skipped, is not judged again
+            and (p in own or self._judged.get(p) != _mark(grad))
+        ]
         for parameter in with_gradient:
             self._check_gradient(parameter)
-        changed = self._changed(parameters) if self._must_be_ours else []
-        if changed:
+        changed = [self.name_of(p) for p in parameters if self._is_changed(p)]
+        if changed and self._must_be_ours:
             raise self._order_error(changed)
         self.check_formats()
         self.masters.verify(parameters)
         self._verdict = self._judge(with_gradient)
         self._verdict.followed.add(id(optimizer))
+        self._judged = {p: _mark(g) for p in parameters if (g := self.gradient(p)) is not None}
         for guard in self.guards:
             guard.settle(self._verdict.skip)
         self._backwards = 0
@@ -376,7 +409,7 @@ class Session:
         """
         if self.device.type == "cpu":
             if halted:
-                raise self._halt_error(result)
+                raise halt_error(self, result)
             return
         # untested here: copies to pinned memory, looked at once they have arrived
         copy = torch.empty((), dtype=torch.bool, pin_memory=True)
@@ -388,39 +421,7 @@ class Session:
             event, copy = self._under_way.popleft()
             event.synchronize()
             if copy:
-                raise self._halt_error(result)
-
-    def _halt_error(self, result: StepResult) -> NumericsError:
-        """Name the parameter that forced the loss scale to its floor, with its largest gradient."""
-        record, config = result.record(), self.scaler.config
-        where = "the loss itself" if record.reason == "non-finite loss" else "no parameter"
-        if record.culprit is not None:
-            where = record.culprit
-            held = next((p for p in self.order if self.names[p] == record.culprit), None)
-            grad = None if held is None else self.gradient(held)
-            if grad is not None:
-                finite = grad.detach()[torch.isfinite(grad)]
-                largest = float(finite.abs().max()) / record.loss_scale if len(finite) else None
-                bad = grad.numel() - len(finite)
-                limit = torch.finfo(grad.dtype).max / record.loss_scale
-                where += f" ({bad} of {grad.numel()} gradient elements non-finite, "
-                where += (
-                    f"the largest finite one {largest:.6g}; "
-                    if largest is not None
-                    else "none finite; "
-                )
-                where += f"{grad.dtype} at this loss scale holds up to {limit:.6g})"
-            if record.reason == "non-finite loss":
-                where = f"the loss itself, and {where}"
-        scale = f" with the loss scale at its floor {config.floor:.6g}" if self.scaler.is_on else ""
-        fp16 = any(entry.compute == "fp16" for entry in self.recipe.entries)
-        return NumericsError(
-            f"{config.patience} steps in a row were skipped{scale}; the last one for {where}. "
-            f"Weights and states are those of the last applied step",
-            hint="look for a division by zero or a too high learning rate where this parameter is "
-            "used, or keep that module in FP32 ('...; its.path: fp32')"
-            + ("; bf16 has FP32's range" if fp16 else ""),
-        )
+                raise halt_error(self, result)
 
     def require_live(self) -> None:
         """Refuse to go on after restore().
@@ -433,3 +434,8 @@ class Session:
                 "this optimizer belongs to a model that ng.restore() has given back",
                 hint="go on with the optimizer which restore() returned, or prepare() again",
             )
+
+
+def _mark(gradient: torch.Tensor) -> tuple[int, int]:
+    """Tell a gradient from any other, and from itself after a write in place."""
+    return (id(gradient), gradient._version)

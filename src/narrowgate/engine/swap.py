@@ -10,19 +10,21 @@ it too.
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
+from narrowgate.engine import norms
 from narrowgate.engine.buffers import BufferGuard
 from narrowgate.errors import PrepareError
 
-__all__ = ["autocast", "is_prepared", "mark", "swap", "unswap", "widen"]
+__all__ = ["autocast", "is_covered", "is_prepared", "mark", "swap", "unswap", "widen"]
 
 Forward = Callable[..., Any]
 
@@ -53,6 +55,8 @@ def widen(value: Any) -> Any:
         return type(value)(widen(item) for item in value)
     if isinstance(value, dict):
         wide = {key: widen(item) for key, item in value.items()}
+        if isinstance(value, defaultdict):
+            return type(value)(value.default_factory, wide)
         return wide if type(value) is dict else type(value)(**wide)
     if is_dataclass(value) and not isinstance(value, type):
         return replace(
@@ -106,21 +110,17 @@ def _norm(inner: Forward) -> Forward:
     FP32, which doubles what the residual stream keeps for backward.
     """
 
-    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
-        # The CPU kernels take a 16-bit input with FP32 scale and shift, and so keep 16 bits for
-        # backward. Elsewhere the mix is refused, and the input is widened.
-        wide = x if x.device.type == "cpu" else x.float()
+    def forward(self: Any, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - torch's own name
         weight = None if self.weight is None else self.weight.float()
         bias = getattr(self, "bias", None)
         bias = None if bias is None else bias.float()
-        with torch.autocast(x.device.type, enabled=False):
+        with torch.autocast(input.device.type, enabled=False):
             if isinstance(self, nn.GroupNorm):
-                y = F.group_norm(wide, self.num_groups, weight, bias, self.eps)
-            elif isinstance(self, nn.RMSNorm):
-                y = F.rms_norm(wide.float(), tuple(self.normalized_shape), weight, self.eps)
-            else:
-                y = F.layer_norm(wide, self.normalized_shape, weight, bias, self.eps)
-        return y.to(x.dtype)
+                return norms.group_norm(input, self.num_groups, weight, bias, self.eps)
+            shape = tuple(self.normalized_shape)
+            if isinstance(self, nn.RMSNorm):
+                return norms.rms_norm(input, shape, weight, self.eps)
+            return norms.layer_norm(input, shape, weight, bias, self.eps)
 
     return forward
 
@@ -153,13 +153,15 @@ _WRAPPERS: dict[str, Callable[[Forward], Forward]] = {
 }
 
 
-_made: dict[tuple[type[nn.Module], str], type[nn.Module]] = {}
+# A class that nobody uses any more goes, and the one below it: parametrized modules have one each.
+_made: WeakValueDictionary[tuple[type[nn.Module], str], type[nn.Module]] = WeakValueDictionary()
 
 
 def _subclass(base: type[nn.Module], treatment: str) -> type[nn.Module]:
     """Make the subclass of a class whose forward is wrapped; the same one every time."""
-    if (base, treatment) in _made:
-        return _made[base, treatment]
+    known = _made.get((base, treatment))
+    if known is not None:
+        return known
     wrapped = functools.wraps(base.forward)(_WRAPPERS[treatment](base.forward))
     body = {
         "forward": wrapped,
@@ -241,6 +243,19 @@ def swap(
     setattr(module, _COMPUTE, compute)
     if guard is not None:
         setattr(module, _GUARD, guard)
+
+
+def is_covered(module: nn.Module) -> bool:
+    """Say whether somebody has swapped the class of a swapped module again, as parametrizations do.
+
+    Args:
+        module: Any module.
+
+    Returns:
+        True if `unswap` would take away what is on top.
+    """
+    ours = hasattr(type(module), "_narrowgate_base")
+    return ours and "_narrowgate_base" not in vars(type(module))
 
 
 def unswap(module: nn.Module) -> None:

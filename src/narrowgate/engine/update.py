@@ -16,9 +16,13 @@ from typing import Any
 import torch
 
 from narrowgate.engine.masters import Masters
+from narrowgate.formats import get
 from narrowgate.ops import adamw_step, is_dense, sgd_step
 
 __all__ = ["Gradient", "has_own_op", "materialised_step", "update"]
+
+#: FP32 rounds this and whatever is smaller to 0: half the smallest number, and the tie goes to 0.
+_VANISHES = get("fp32").min_subnormal / 2
 
 #: Gives a parameter's gradient as the update shall read it, or None if it has none.
 Gradient = Callable[[torch.Tensor], "torch.Tensor | None"]
@@ -32,7 +36,8 @@ def has_own_op(inner: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
         group: One of its groups, as it is now.
 
     Returns:
-        False for subclasses, variants that the ops do not know, and learning rates held in tensors.
+        False for subclasses, variants that the ops do not know, learning rates held in tensors, and
+        an eps that vanishes in FP32.
     """
     if any(isinstance(group[key], torch.Tensor) for key in ("lr", "momentum") if key in group):
         return False
@@ -40,7 +45,7 @@ def has_own_op(inner: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
         return False
     if type(inner) in (torch.optim.AdamW, torch.optim.Adam):
         tensors = any(isinstance(beta, torch.Tensor) for beta in group["betas"])
-        return not group["amsgrad"] and not tensors
+        return not group["amsgrad"] and not tensors and group["eps"] > _VANISHES
     return type(inner) is torch.optim.SGD and group["dampening"] == 0
 
 
@@ -173,6 +178,7 @@ def materialised_step(
     masters: Masters,
     gradient: Gradient,
     mult: torch.Tensor,
+    take_step: Callable[[], Any],
 ) -> tuple[list[torch.Tensor], torch.Tensor | None]:
     """Let any optimizer take its own step on the FP32 masters of one group.
 
@@ -182,6 +188,7 @@ def materialised_step(
         masters: The remainders.
         gradient: Gives each parameter's gradient.
         mult: 0-d FP32 tensor by which gradients are multiplied.
+        take_step: The optimizer's step.
 
     Returns:
         The parameters that have a gradient, and for each the number of elements which its format
@@ -189,7 +196,7 @@ def materialised_step(
     """
     touched = [p for p in group["params"] if gradient(p) is not None]
     with _materialised(touched, masters, gradient, mult) as saturated, _only(inner, group):
-        inner.step()
+        take_step()
     return touched, torch.stack(saturated) if saturated else None
 
 

@@ -52,3 +52,36 @@ class Verdict:
             return torch.zeros_like(self.inverse_scale)
         chosen = self.stats if len(rows) == len(self.rows) else self.stats[rows]
         return chosen[:, 0].sum().sqrt() * self.inverse_scale
+
+    def facts(
+        self, norm: torch.Tensor, touched: Sequence[int], saturated: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Put what a step did into the vector that a StepResult reads.
+
+        Args:
+            norm: 0-d FP64 tensor, the norm of the optimizer's true gradients.
+            touched: Indices of the parameters that had a gradient.
+            saturated: For each of them the number of elements that its format could not hold; None
+                if there are none.
+
+        Returns:
+            FP64 vector.
+        """
+        lost = where = torch.zeros_like(norm)
+        if saturated is not None:
+            lost = saturated.sum().double()
+            indices = torch.tensor(touched, dtype=torch.float64)
+            on_device = indices.to(norm.device, non_blocking=True)
+            where = on_device.gather(0, saturated.argmax(0, True))[0]
+        return torch.stack(
+            [
+                self.skip.double(),
+                self.loss_finite.double(),
+                self.scale.double(),
+                norm,
+                self.culprit,
+                self.attempted,
+                lost,
+                where,
+            ]
+        )

@@ -32,6 +32,12 @@ NARROWED: dict[str, tuple[str, ...]] = {
     "RNN": ("weight_*", "bias_*"),
 }  # fmt: skip
 
+#: Kinds that would be on the list but for the way they are called.
+_KEPT = {
+    "RenormalisedEmbedding": "max_norm: the forward writes into the weight, past its remainder",
+    "WeightedBag": "mode sum: its per-sample weights are FP32, and so must the weight be",
+}
+
 _NORMS = ("LayerNorm", "GroupNorm", "RMSNorm")
 _FLOATS = ("fp32", "bf16", "fp16")
 
@@ -137,6 +143,8 @@ def _why_not(owner: Owner, module: ModuleInfo, entry: Entry) -> str | None:
         return "parametrized: the weight is computed from it in FP32"
     if module.kind in (*_NORMS, "Norm"):
         return "norm: scale and shift stay FP32"
+    if module.kind in _KEPT:
+        return _KEPT[module.kind]
     allowed = NARROWED.get(module.kind, ())
     if not any(fnmatchcase(owner.name, pattern) for pattern in allowed):
         return f"raw parameter of {module.class_name}: not on the list of what is safe in 16 bits"
