@@ -42,11 +42,11 @@ def test_a_torch_outside_the_supported_range_is_noted(version, known):
     assert (versions.note_on_torch(version) == "") == known
 
 
-def test_the_supported_range_is_the_one_that_pip_is_told():
+def test_the_oldest_torch_is_the_one_that_pip_is_told():
     text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
-    oldest, before = re.search(r'"torch>=(\d+\.\d+),<(\d+\.\d+)"', text).groups()
+    # newer ones than were tried are not refused: prepare() warns of them
+    (oldest,) = re.search(r'"torch>=(\d+\.\d+)"', text).groups()
     assert oldest == "{}.{}".format(*versions.OLDEST_TORCH)
-    assert before == f"{versions.NEWEST_TORCH[0]}.{versions.NEWEST_TORCH[1] + 1}"
 
 
 def test_prepare_warns_of_another_torch_once(monkeypatch):

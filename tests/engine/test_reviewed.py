@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -305,3 +307,73 @@ def test_norms_keep_16_bits_for_backward(kind) -> None:
         )
     # the input, the norm's input and its output, 2 bytes of 4 each; statistics are 1/64 of a row
     assert saved["bf16"] <= 0.55 * saved["fp32"]
+
+
+def test_gradients_that_are_kept_move_with_the_scale() -> None:
+    one, other = nn.Linear(2, 1, bias=False), nn.Linear(2, 1, bias=False)
+    for model in (one, other):
+        nn.init.zeros_(model.weight)
+    (one, other), (first, second) = ng.prepare(
+        [one, other], [sgd(one, lr=1.0), sgd(other, lr=1.0)], "fp16(init=8, interval=1)"
+    )
+    first.backward(one.weight.float().sum() / 4)  # made with a scale of 8
+    second.backward(other.weight.float().sum() / 4)
+    second.step()  # clean: the scale goes to 16
+    second.zero_grad()
+    second.backward(other.weight.float().sum() / 4)  # made with 16, beside what one keeps
+    assert float(first.param_groups[0]["narrowgate"]["machine"][0]) == 16
+    first.step()
+    assert ng.full_precision_state_dict(one, [first, second])["weight"].tolist() == [[-0.25, -0.25]]
+
+
+def test_adam_with_decoupled_decay_is_adamw() -> None:
+    ends = []
+    for make in (
+        lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.5),
+        lambda p: torch.optim.Adam(p, lr=0.1, weight_decay=0.5, decoupled_weight_decay=True),
+        lambda p: torch.optim.Adam(p, lr=0.1, weight_decay=0.5),
+    ):
+        torch.manual_seed(0)
+        model = nn.Linear(4, 2)
+        model, optimizer = ng.prepare(model, make(model.parameters()), "bf16")
+        for _ in range(3):
+            step(model, optimizer)
+        ends.append(ng.full_precision_state_dict(model, optimizer)["weight"])
+    assert torch.equal(ends[0], ends[1])
+    assert not torch.equal(ends[0], ends[2])
+
+
+@pytest.mark.parametrize("recipe", ["bf16", "bf16-mixed"])
+def test_a_model_that_was_cast_before_gets_its_fp32_back(recipe) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2)).bfloat16()
+    inner = torch.optim.Adagrad(model.parameters())  # it makes its states at once, in bf16
+    assert {s["sum"].dtype for s in inner.state.values()} == {torch.bfloat16}
+    model, optimizer = ng.prepare(model, inner, recipe)
+    assert model[1].weight.dtype == model[1].running_mean.dtype == torch.float32
+    assert {s["sum"].dtype for s in optimizer.state.values()} == {torch.float32}
+    assert step(model, optimizer, torch.randn(2, 1, 3, 3)).applied
+
+
+def test_a_state_loaded_in_the_middle_of_a_window_ends_it() -> None:
+    model = nn.Linear(4, 2)
+    model, optimizer = ng.prepare(model, sgd(model), "fp16(init=64, accumulate=fp32)")
+    step(model, optimizer)
+    optimizer.zero_grad()
+    weights, state = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    optimizer.backward(model(torch.ones(1, 4)).sum())
+    model.load_state_dict(weights)
+    optimizer.load_state_dict(state)
+    assert optimizer._session._sums == {}
+    model.zero_grad()
+    assert step(model, optimizer, torch.ones(1, 4)).applied
+
+
+def test_the_clip_factor_is_torchs_also_for_tiny_norms() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(model.weight)
+    model, optimizer = ng.prepare(model, sgd(model, lr=1.0), "bf16-mixed")
+    model.weight.grad = torch.full((1, 1), 2.0**-20)
+    assert optimizer.step(max_norm=2.0**-22)
+    # torch adds 1e-6 to the norm, here about as large as the norm itself
+    factor = torch.tensor(2.0**-22 / (2.0**-20 + 1e-6), dtype=torch.float64).float()
+    assert model.weight.item() == (1 - torch.tensor(2.0**-20) * factor).item()

@@ -167,7 +167,7 @@ def test_losses_that_alternate_between_optimizers(recipe: str) -> None:
             loss = loss + (models[1].weight.float() * 2.0**-8).sum() * 2.0**-8
             optimizers[index].backward(loss)
             assert optimizers[index].step()
-    # own loss and the other's loss before: 1 part the first time of model 0, then 2 each time
+    # each clears its own gradients just before its backward, so each steps on its own loss alone
     ends = [1 - ng.full_precision_state_dict(m, optimizers)["weight"].item() for m in models]
     reference = [torch.zeros(()), torch.zeros(())]
     held = [0, 0]

@@ -169,7 +169,7 @@ def load_checkpoint(folder: str | Path, model: Any, optimizer: Any) -> dict[str,
         one.load_state_dict(state)
     session.scaler.state.copy_(torch.tensor(tree["machine"], dtype=torch.float64))
     session.masters.verify(session.masters.remainders)
-    for guard in session.guards:
+    for guard in session.guards:  # a compiled forward does not watch anew, an eager one would
         guard.watch()
     _set_generators(decode(tree["generators"], states, tree["optimizer_aliases"]))
     extra: dict[str, Any] = decode(tree["extra"], states, tree["optimizer_aliases"])

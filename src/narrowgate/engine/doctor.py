@@ -25,7 +25,6 @@ from narrowgate.engine.versions import note_on_torch
 __all__ = ["notes_on_probe", "report"]
 
 _SCHEMA = 1
-_HALVES = (torch.bfloat16, torch.float16)
 # Ratios beyond these contradict the processor's flags: units make products at least as fast as
 # FP32's, and without units they were 3 to 30 times slower wherever it was measured.
 _SLOW, _FAST = 2.0, 0.5
@@ -56,7 +55,7 @@ def report() -> dict[str, object]:
         "schema": _SCHEMA,
         "versions": _versions(),
         "devices": _devices(),
-        "cpu_formats": [_cpu_format(dtype, rows) for dtype in _HALVES],
+        "cpu_formats": [_cpu_format(dtype, rows) for dtype in (torch.bfloat16, torch.float16)],
         "probe": _probe_table(rows),
         "ops": [{"op": s.op, "device": s.device, "version": s.version} for s in ops.status()],
         "flags": [
@@ -147,7 +146,7 @@ def notes_on_probe(rows: Sequence[ProbeRow], native: frozenset[torch.dtype]) -> 
         One sentence for each format with a contradiction.
     """
     notes = []
-    for dtype in _HALVES:
+    for dtype in (torch.bfloat16, torch.float16):
         ratio, name = _typical(rows, dtype), format_name(dtype)
         if dtype in native and ratio > _SLOW:
             notes.append(

@@ -86,7 +86,6 @@ class Masters:
             parameter: A 16-bit parameter.
         """
         self.remainders[parameter] = torch.zeros_like(parameter, dtype=torch.int16)
-        self._loaded.pop(parameter, None)
         self.refresh([parameter])
 
     def laid_out(self, parameter: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from narrowgate.engine import optimizer_state
 from narrowgate.engine.checks import check_group, check_norm
+from narrowgate.engine.cpu.native import HALVES
 from narrowgate.engine.follow import FollowedScheduler
 from narrowgate.engine.private import bare_step, move_hooks
 from narrowgate.engine.result import StepResult
@@ -113,7 +114,7 @@ class PreparedOptimizer(Optimizer):
         for parameter in self._inner.param_groups[-1]["params"]:
             self._session.name_of(parameter)
             self._session.formats[parameter] = parameter.dtype
-            if parameter.dtype in (torch.bfloat16, torch.float16):
+            if parameter.dtype in HALVES:
                 self._session.masters.adopt(parameter)
 
     def zero_grad(self, set_to_none: bool = True) -> None:

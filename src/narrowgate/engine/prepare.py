@@ -24,6 +24,7 @@ from narrowgate.engine.checks import (
     check_values,
     read_recipe,
 )
+from narrowgate.engine.cpu.native import HALVES
 from narrowgate.engine.describe import FORMAT_OF, describe
 from narrowgate.engine.optimizer import PreparedOptimizer
 from narrowgate.engine.session import Session
@@ -37,7 +38,6 @@ __all__ = ["full_precision_state_dict", "prepare", "restore", "session_of"]
 Model = TypeVar("Model", bound=nn.Module)
 
 _DTYPE = {name: dtype for dtype, name in FORMAT_OF.items()}
-_HALVES = (torch.bfloat16, torch.float16)
 
 
 @overload
@@ -138,7 +138,7 @@ def prepare(
         names=_names(parameters),
         device=device,
     )
-    _convert(session, parameters, held)
+    _convert(session, parameters)
     for inner in inners:
         if not wish.is_passthrough:
             _widen_states(inner)
@@ -171,9 +171,7 @@ def _names(parameters: Sequence[dict[str, nn.Parameter]]) -> dict[torch.Tensor, 
 # --- changes --------------------------------------------------------------------------------
 
 
-def _convert(
-    session: Session, parameters: Sequence[dict[str, nn.Parameter]], held: Sequence[torch.Tensor]
-) -> None:
+def _convert(session: Session, parameters: Sequence[dict[str, nn.Parameter]]) -> None:
     """Convert parameters and swap classes as the plans say."""
     if session.recipe.is_passthrough:
         for model, plan in zip(session.models, session.plans, strict=True):
@@ -216,7 +214,7 @@ def _widen_norm_buffers(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._NormBase):
             for name, buffer in module.named_buffers(recurse=False):
-                if buffer.dtype in _HALVES:
+                if buffer.dtype in HALVES:
                     setattr(module, name, buffer.float())
 
 
@@ -224,7 +222,7 @@ def _widen_states(inner: torch.optim.Optimizer) -> None:
     """Keep states in FP32 which an optimizer made on 16-bit parameters."""
     for state in inner.state.values():
         for key, value in state.items():
-            if isinstance(value, torch.Tensor) and value.dtype in _HALVES:
+            if isinstance(value, torch.Tensor) and value.dtype in HALVES:
                 state[key] = value.float()
 
 
@@ -289,7 +287,7 @@ def restore(model: Any, optimizer: Any) -> tuple[Any, Any]:
     session.masters.verify(session.masters.remainders)
     for parameter in session.order if not session.recipe.is_passthrough else ():
         parameter.grad = None  # it may be scaled, or of the half's format
-        if parameter.dtype in _HALVES:
+        if parameter.dtype in HALVES:
             parameter.data = session.masters.master(parameter)
     for restored in session.models:
         for module in restored.modules():
@@ -334,7 +332,7 @@ def full_precision_state_dict(model: nn.Module, optimizer: Any) -> dict[str, Any
     state: dict[str, Any] = model.state_dict()
     joined: dict[torch.Tensor, torch.Tensor] = {}
     for fqn, parameter in model.named_parameters(remove_duplicate=False):
-        if fqn in state and parameter.dtype in _HALVES and not session.recipe.is_passthrough:
+        if fqn in state and parameter.dtype in HALVES and not session.recipe.is_passthrough:
             if parameter not in joined:
                 joined[parameter] = session.masters.master(parameter)
             state[fqn] = joined[parameter]

@@ -369,10 +369,10 @@ class Session:
         """Take the verdict: one pass over the gradients, no read by the host."""
         gradients = [g for p in parameters if (g := self.gradient(p)) is not None]
         stats = grad_stats([g.detach() for g in gradients])
-        indices = torch.tensor(
-            [self.index[p] for p in parameters if self.name_of(p)],
-            dtype=torch.float64,
-        ).to(self.device, non_blocking=True)
+        for parameter in parameters:
+            self.name_of(parameter)  # one that was added later gets its index
+        places = torch.tensor([self.index[p] for p in parameters], dtype=torch.float64)
+        indices = places.to(self.device, non_blocking=True)
         bad = stats[:, 2] != 0
         scale = self._scale
         inverse = scale.double().reciprocal()

@@ -22,13 +22,13 @@ from torch.nn.utils.rnn import PackedSequence
 
 from narrowgate.engine import norms
 from narrowgate.engine.buffers import BufferGuard
+from narrowgate.engine.cpu.native import HALVES
 from narrowgate.errors import PrepareError
 
 __all__ = ["autocast", "is_covered", "is_prepared", "mark", "swap", "unswap", "widen"]
 
 Forward = Callable[..., Any]
 
-_HALVES = (torch.bfloat16, torch.float16)
 _DEVICE = "_narrowgate_device"
 _COMPUTE = "_narrowgate_compute"
 _GUARD = "_narrowgate_guard"
@@ -46,9 +46,9 @@ def widen(value: Any) -> Any:
         The same structure with 16-bit tensors in FP32; what holds none is returned as it is.
     """
     if isinstance(value, torch.Tensor):
-        return value.float() if value.dtype in _HALVES else value
+        return value.float() if value.dtype in HALVES else value
     if isinstance(value, PackedSequence):
-        return value.to(torch.float32) if value.data.dtype in _HALVES else value
+        return value.to(torch.float32) if value.data.dtype in HALVES else value
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(widen(item) for item in value))
     if isinstance(value, (tuple, list)):

@@ -51,8 +51,7 @@ def resolve(model: ModelInfo, recipe: Recipe) -> Plan:
 
     Returns:
         The plan: a row for each parameter and each changed module, with reasons, and notes for
-            rules
-        that matched nothing, rules shadowed by earlier ones and large parts left in FP32.
+        rules that matched nothing, rules shadowed by earlier ones, large parts left in FP32.
     """
     chosen, rule_notes = _choose(model, recipe)
     modules = {module.fqn: module for module in model.modules}
