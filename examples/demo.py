@@ -43,6 +43,7 @@ def plain_autocast(args: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
     torch.manual_seed(args.seed)
     model = gpt.GPT(args.layers, args.width, args.context)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95))
+    schedule = gpt.schedule_of(optimizer, args)
     order = torch.Generator().manual_seed(args.seed)
     while True:
         starts = torch.randint(len(data) - args.context, (args.batch,), generator=order)
@@ -51,6 +52,7 @@ def plain_autocast(args: argparse.Namespace) -> Iterator[tuple[Any, ...]]:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        schedule.step()
         yield model, optimizer, loss.item(), True
 
 

@@ -2,9 +2,9 @@
 
     python examples/gpt.py --recipe bf16
 
-The text lies on every machine that has Python, and a token is a byte. Two lines are narrowgate's,
-marked "one" and "two"; without them, and with `loss.backward()`, this is a plain PyTorch script.
-The last line printed is a JSON object with the results.
+The text lies on every machine that has Python; a token is a byte. Two lines are narrowgate's,
+marked "one" and "two": without them, and with `loss.backward()`, this is plain PyTorch. The last
+line printed is a JSON object with the results.
 """
 
 import argparse
@@ -81,6 +81,11 @@ def loss_of(model: nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> to
     return F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
 
 
+def schedule_of(optimizer: torch.optim.Optimizer, args: argparse.Namespace):
+    """Warm up over three tenths of the steps, then go down to almost 0."""
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, args.lr, args.steps, cycle_momentum=False)
+
+
 def train(args: argparse.Namespace):
     """Train, and yield (model, optimizer, loss, applied) after each step."""
     data, _ = load_text()
@@ -88,9 +93,7 @@ def train(args: argparse.Namespace):
     model = GPT(args.layers, args.width, args.context)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95))
     model, optimizer = ng.prepare(model, optimizer, args.recipe)  # one
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, args.lr, args.steps, pct_start=0.1, cycle_momentum=False
-    )
+    schedule = schedule_of(optimizer, args)
     order = torch.Generator().manual_seed(args.seed)
     for _ in range(args.steps):
         starts = torch.randint(len(data) - args.context, (args.batch,), generator=order)

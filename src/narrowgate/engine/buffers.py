@@ -123,7 +123,9 @@ class BufferGuard:
                     self.places.append(place)
                     self.shadows.append(copy)
             self.watched, self.copies = [], []
-        held = [_held(place) for place in self.places]
+        # through .data: a graph that is still to be walked back keeps these buffers (a batch norm
+        # saves them), and would refuse to if their version counters moved
+        held = [_held(place).data for place in self.places]
         pairs = [(b, s) for b, s in zip(held, self.shadows, strict=True) if _alike(s, b)]
         if pairs:
             buffers, shadows = (list(tensors) for tensors in zip(*pairs, strict=True))

@@ -177,16 +177,16 @@ class Masters:
         whole = checksum.detach().to(device=held.device, dtype=torch.uint8).contiguous()
         self._loaded[parameter] = whole.view(torch.int64).reshape(()).clone()
 
-    def verify(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Check that the halves which somebody else has written still belong to their remainders.
+    def strangers(self, parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Find the halves that are not those which were written together with their remainders.
 
         Reads nothing unless a version counter moved or a checkpoint was loaded.
 
         Args:
-            parameters: The parameters of an optimizer.
+            parameters: Any parameters.
 
-        Raises:
-            CheckpointError: A half and a remainder of different steps, by name.
+        Returns:
+            The halves whose checksum is another.
         """
         doubtful = [
             p
@@ -194,21 +194,34 @@ class Masters:
             if p in self.remainders and (p in self._loaded or p._version != self._versions.get(p))
         ]
         if not doubtful:
-            return
+            return []
+        strange = []
         now = half_checksum([p.detach() for p in doubtful]).tolist()
-        wrong = []
         for parameter, checksum in zip(doubtful, now, strict=True):
             if checksum != int(self._loaded.get(parameter, self._checksums[parameter])):
-                wrong.append(self.names.get(parameter, "an unnamed parameter"))
+                strange.append(parameter)
+                continue
+            if parameter in self._loaded:
+                self._checksums[parameter] = self._loaded.pop(parameter)
+            self._versions[parameter] = parameter._version
+        return strange
+
+    def verify(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Check that the halves which somebody else has written still belong to their remainders.
+
+        Args:
+            parameters: The parameters of an optimizer.
+
+        Raises:
+            CheckpointError: A half and a remainder of different steps, by name.
+        """
+        wrong = [self.names.get(p, "an unnamed parameter") for p in self.strangers(parameters)]
         if wrong:
             more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
             raise CheckpointError(
                 f"the 16-bit weights of {', '.join(wrong[:3])}{more} do not belong to their "
                 f"remainders: the two halves of the master are of different steps",
-                hint="load model and optimizer from the same checkpoint; if the weights were "
-                "changed on purpose, optimizer.adopt_weights() takes them as they stand",
+                hint="load model and optimizer from the same checkpoint, and FP32 weights before "
+                "prepare(); if the weights were changed on purpose, optimizer.adopt_weights() "
+                "takes them as they stand",
             )
-        for parameter in doubtful:
-            if parameter in self._loaded:
-                self._checksums[parameter] = self._loaded.pop(parameter)
-            self._versions[parameter] = parameter._version

@@ -167,7 +167,8 @@ class PreparedOptimizer(Optimizer):
         """Update parameters and states, or skip all of it if a gradient is not finite.
 
         Args:
-            closure: For FP32 recipes as in torch; else refused.
+            closure: For FP32 recipes as in torch, but that the StepResult is returned and not the
+                loss; else refused.
             max_norm: Clip the true gradients to this norm at this step, in place of ``clip_norm``.
 
         Returns:
@@ -211,11 +212,12 @@ class PreparedOptimizer(Optimizer):
     def adopt_weights(self) -> None:
         """Take the 16-bit weights as they stand for masters, after they were changed on purpose.
 
-        What the remainders held is dropped: at most half an ulp of the 16-bit format per weight.
+        Of the parameters that were changed, what their remainders held is dropped: at most half an
+        ulp of the 16-bit format per weight. The others keep their masters.
         """
-        for parameter in self._held():
-            if parameter in self._session.masters:
-                self._session.masters.adopt(parameter)
+        masters = self._session.masters
+        for parameter in masters.strangers(self._held()):
+            masters.adopt(parameter)
 
     def follow(self, scheduler: Any) -> FollowedScheduler:
         """Make a scheduler wait for skipped steps.

@@ -6,6 +6,7 @@ them (optimizers, schedulers, hooks) goes on holding them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any, TypeVar, overload
 
@@ -37,6 +38,7 @@ __all__ = ["full_precision_state_dict", "prepare", "restore", "session_of"]
 
 Model = TypeVar("Model", bound=nn.Module)
 
+_log = logging.getLogger("narrowgate")
 _DTYPE = {name: dtype for dtype, name in FORMAT_OF.items()}
 
 
@@ -138,6 +140,13 @@ def prepare(
         names=_names(parameters),
         device=device,
     )
+    for one in models:
+        if type(one).forward is nn.Module.forward and not wish.is_passthrough:
+            _log.warning(
+                "%s has no forward of its own, which would enter autocast: call its methods and "
+                "parts inside of ng.autocast(model)",
+                type(one).__name__,
+            )
     _convert(session, parameters)
     for inner in inners:
         if not wish.is_passthrough:

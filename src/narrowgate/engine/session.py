@@ -304,7 +304,8 @@ class Session:
         return StepError(
             f"{what}; {why}",
             hint="replace loss.backward() by optimizer.backward(loss), and clip_grad_norm_ or "
-            "other changes of .grad by prepare(clip_norm=...) or optimizer.step(max_norm=...)",
+            "other changes of .grad by prepare(clip_norm=...) or optimizer.step(max_norm=...); "
+            "optimizers that share a loss go into one prepare() call",
         )
 
     # --- the verdict -------------------------------------------------------------------------
