@@ -17,7 +17,7 @@ venv: $(STAMP)  ## build .venv with all that the other targets need (PYTHON=pyth
 # Run again only when what is to be installed has changed. The pip which came with an old Python
 # knows neither editable installs from pyproject.toml nor extras that name extras.
 $(STAMP): pyproject.toml constraints.txt
-	@echo "== venv: $$($(PYTHON) --version) into $(VENV)"
+	@echo "== venv: $$($(PYTHON) --version) into $(VENV); this takes a minute or two"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "error: narrowgate needs Python 3.11 or newer"; echo; echo "hint: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)

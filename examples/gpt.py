@@ -2,9 +2,8 @@
 
     python examples/gpt.py --recipe bf16
 
-The text lies on every machine that has Python; a token is a byte. Two lines are narrowgate's,
-marked "one" and "two": without them, and with `loss.backward()`, this is plain PyTorch. The last
-line printed is a JSON object with the results.
+The text lies on every machine with Python; a token is a byte. Two lines are narrowgate's, marked
+"one" and "two": without them, with `loss.backward()`, it is plain PyTorch. It ends with JSON.
 """
 
 import argparse

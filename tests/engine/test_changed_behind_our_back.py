@@ -17,8 +17,8 @@ from engine.net import Net, X, adamw, everything, made, message, step
 
 PARTED = (
     "{} do not belong to their remainders: the two halves of the master are of different steps\n\n"
-    "hint: load model and optimizer from the same checkpoint; if the weights were changed on "
-    "purpose, optimizer.adopt_weights() takes them as they stand"
+    "hint: load model and optimizer from the same checkpoint, and FP32 weights before prepare(); "
+    "if the weights were changed on purpose, optimizer.adopt_weights() takes them as they stand"
 )
 
 

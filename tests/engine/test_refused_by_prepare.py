@@ -90,10 +90,7 @@ def test_a_recipe_that_means_nothing(recipe: str, error: type[Exception], told: 
     ng.prepare(model, optimizer, "bf16")  # nothing stands in the way of the right one
 
 
-ORDER = (
-    "the order is: model, fully_shard, optimizer, prepare, compile; DistributedDataParallel after "
-    "prepare"
-)
+ORDER = "the order is: model, optimizer, prepare, compile; DistributedDataParallel after prepare"
 
 
 class Case:
@@ -197,7 +194,7 @@ def lbfgs() -> Case:
         torch.optim.LBFGS(model.parameters()),
         ng.PrepareError,
         "LBFGS needs a closure, and closures cannot be scaled, checked and skipped as one step\n\n"
-        "hint: use another optimizer, or leave this model in FP32 without prepare()",
+        "hint: use another optimizer, or the recipe fp32, which passes closures on",
     )
 
 

@@ -65,7 +65,8 @@ FOREIGN = (
     "there are gradients, but none were made by optimizer.backward(loss); they would be divided by "
     "the loss scale although they were not, or not only, multiplied by it\n\nhint: replace "
     "loss.backward() by optimizer.backward(loss), and clip_grad_norm_ or other changes of .grad by "
-    "prepare(clip_norm=...) or optimizer.step(max_norm=...)"
+    "prepare(clip_norm=...) or optimizer.step(max_norm=...); optimizers that share a loss go into "
+    "one prepare() call"
 )
 
 

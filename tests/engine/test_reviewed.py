@@ -414,3 +414,9 @@ def test_a_model_without_a_forward_is_told_of_autocast(caplog) -> None:
     parts = nn.ModuleDict({"a": nn.Linear(2, 2)})
     ng.prepare(parts, sgd(parts), "bf16")
     assert "ModuleDict has no forward of its own" in caplog.text
+
+
+def test_a_lazy_module_is_refused_by_name() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(2))
+    with pytest.raises(ng.PrepareError, match=r"the parameter 1.weight is not made yet"):
+        ng.prepare(model, sgd(model[0]), "bf16")

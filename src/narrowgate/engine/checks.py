@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from narrowgate.engine.describe import FORMAT_OF, format_name, overlapping
+from narrowgate.engine.describe import FORMAT_OF, check_made, format_name, overlapping
 from narrowgate.engine.swap import is_prepared
 from narrowgate.errors import FormatError, NarrowgateError, PrepareError, RecipeError
 from narrowgate.ops import largest_master
@@ -28,10 +28,7 @@ __all__ = [
     "read_recipe",
 ]
 
-_ORDER = (
-    "the order is: model, fully_shard, optimizer, prepare, compile; "
-    "DistributedDataParallel after prepare"
-)
+_ORDER = "the order is: model, optimizer, prepare, compile; DistributedDataParallel after prepare"
 
 
 def read_recipe(recipe: str | Plan | None) -> tuple[Recipe, Plan | None]:
@@ -77,6 +74,7 @@ def check_models(models: Sequence[Any]) -> None:
                 f"prepare() takes a torch.nn.Module or a list of them; got {type(model).__name__}",
                 hint="model, optimizer = ng.prepare(model, optimizer, 'bf16')",
             )
+        check_made(model)
         name = type(model).__name__
         if any(is_prepared(module) for module in model.modules()):
             raise PrepareError(
@@ -131,7 +129,7 @@ def check_optimizers(inners: Sequence[Any], models: Sequence[nn.Module], recipe:
             raise PrepareError(
                 "LBFGS needs a closure, and closures cannot be scaled, checked and skipped as one "
                 "step",
-                hint="use another optimizer, or leave this model in FP32 without prepare()",
+                hint="use another optimizer, or the recipe fp32, which passes closures on",
             )
         for index, group in enumerate(inner.param_groups):
             strange = [p for p in group["params"] if id(p) not in known]

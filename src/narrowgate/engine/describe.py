@@ -19,7 +19,7 @@ from torch.nn.utils import parametrize
 from narrowgate.errors import NarrowgateError, PrepareError, nearest
 from narrowgate.plan import ModelInfo, ModuleInfo, Owner, ParamInfo
 
-__all__ = ["FORMAT_OF", "describe", "format_name", "kind_of", "overlapping"]
+__all__ = ["FORMAT_OF", "check_made", "describe", "format_name", "kind_of", "overlapping"]
 
 #: torch's dtypes by format name, where a model's parameters may have them.
 FORMAT_OF: dict[torch.dtype, str] = {
@@ -98,6 +98,23 @@ def _is_parametrized(module: nn.Module) -> bool:
     )
 
 
+def check_made(model: nn.Module) -> None:
+    """Check that all parameters of a model exist.
+
+    Args:
+        model: Any model.
+
+    Raises:
+        PrepareError: One is still to be made by the first batch, by name.
+    """
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise PrepareError(
+                f"the parameter {name} is not made yet (a lazy module)",
+                hint="run one batch through the model before prepare()",
+            )
+
+
 def describe(model: nn.Module, optimized: Iterable[torch.Tensor] = ()) -> ModelInfo:
     """Describe a model.
 
@@ -111,6 +128,7 @@ def describe(model: nn.Module, optimized: Iterable[torch.Tensor] = ()) -> ModelI
     Raises:
         PrepareError: Parameters on several kinds of device, on the meta device, or not yet made.
     """
+    check_made(model)
     held = {id(p) for p in optimized}
     owners: dict[nn.Parameter, list[Owner]] = {}
     modules = []
@@ -126,12 +144,6 @@ def describe(model: nn.Module, optimized: Iterable[torch.Tensor] = ()) -> ModelI
         for name, parameter in module._parameters.items():
             if parameter is not None:
                 owners.setdefault(parameter, []).append(Owner(module=path, name=name))
-    for parameter, places in owners.items():
-        if isinstance(parameter, nn.parameter.UninitializedParameter):
-            raise PrepareError(
-                f"the parameter {_fqn(places[0])} is not made yet (a lazy module)",
-                hint="run one batch through the model before prepare()",
-            )
     devices = sorted({parameter.device.type for parameter in owners})
     if len(devices) > 1 or "meta" in devices:
         raise PrepareError(

@@ -43,7 +43,9 @@ def take(session: Session) -> None:
     wide = sorted(formats & {FORMAT_OF[dtype] for dtype in cpu.widened()})
     products = f"{' and '.join(wide)} products run as FP32 GEMMs rounded once; " if wide else ""
     _log.warning(
-        "on this CPU %skernels that sum in 16 bits are replaced; ng.restore() undoes it", products
+        "narrowgate: on this CPU %skernels that sum in 16 bits are replaced; "
+        "ng.restore() undoes it",
+        products,
     )
 
 

@@ -143,8 +143,8 @@ def prepare(
     for one in models:
         if type(one).forward is nn.Module.forward and not wish.is_passthrough:
             _log.warning(
-                "%s has no forward of its own, which would enter autocast: call its methods and "
-                "parts inside of ng.autocast(model)",
+                "narrowgate: %s has no forward of its own, which would enter autocast: call its "
+                "methods and parts inside of ng.autocast(model)",
                 type(one).__name__,
             )
     _convert(session, parameters)

@@ -32,6 +32,12 @@ BASES: dict[str, tuple[str, str, str]] = {
     "fp16": ("fp16", "split", "fp16 parameters with a 16-bit remainder, with loss scaling"),
 }
 
+#: What others call these formats, for hints.
+_OTHER_NAMES = {
+    "float16": "fp16", "half": "fp16", "bfloat16": "bf16", "float32": "fp32", "float": "fp32",
+    "tensorfloat32": "tf32",
+}  # fmt: skip
+
 #: Apex's optimization levels, as the recipes which do what Apex's documentation says of them.
 #: O3 keeps narrowgate's FP32 norms; Apex casts those too.
 ALIASES: dict[str, str] = {
@@ -284,7 +290,7 @@ def _read_call(wish: str, text: str) -> tuple[str, dict[str, str]]:
     if match[1] not in BASES:
         raise RecipeError(
             f"there is no recipe {match[1]!r}; allowed: {', '.join(BASES)}",
-            hint=nearest(match[1], [*BASES, *ALIASES]),
+            hint=nearest(_OTHER_NAMES.get(match[1].lower(), match[1].lower()), [*BASES, *ALIASES]),
         )
     given: dict[str, str] = {}
     for part in (match[2] or "").split(","):
@@ -353,7 +359,7 @@ def _loss_scale(usual: str, given: dict[str, str]) -> LossScale:
     machine = [key for key in ("preset", *_MACHINE_NUMBERS) if key in given]
     if said != "dynamic" and machine:
         raise RecipeError(
-            f"{', '.join(machine)} belong to the dynamic loss scale, and loss_scale is {said}",
+            f"only the dynamic loss scale takes {', '.join(machine)}, and loss_scale is {said}",
             hint="add loss_scale=dynamic, or leave them out",
         )
     if said == "off":
