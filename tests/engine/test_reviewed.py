@@ -164,26 +164,6 @@ def test_global_hooks_fire_once_a_step(recipe, make) -> None:
     assert fired == ["PreparedOptimizer"]
 
 
-def test_a_skip_of_one_optimizer_costs_the_other_none() -> None:
-    torch.manual_seed(0)
-    maker, judge = nn.Linear(4, 4), nn.Linear(4, 1)
-    (maker, judge), (one, other) = ng.prepare(
-        [maker, judge], [sgd(maker, lr=0.01), sgd(judge, lr=0.01)], "fp16(init=8)"
-    )
-    x, applied, scales = torch.randn(8, 4), [], []
-    for turn in range(4):
-        other.zero_grad()
-        other.backward(judge(maker(x).detach()).pow(2).mean())
-        first = other.step()
-        one.zero_grad()
-        one.backward(judge(maker(x)).pow(2).mean() * (1e9 if turn == 1 else 1))
-        second = one.step()
-        applied.append((first.applied, second.applied))
-        scales.append((first.loss_scale, second.loss_scale))
-    assert applied == [(True, True), (True, False), (True, True), (True, True)]
-    assert scales == [(8, 8), (8, 8), (4, 4), (4, 4)]
-
-
 def test_a_model_kept_for_evaluation_keeps_its_kernels() -> None:
     from narrowgate.engine import cpu
 
@@ -223,32 +203,6 @@ def test_an_autocast_around_the_loop_changes_nothing(recipe, outer) -> None:
                 assert optimizer.step()
         ends.append(ng.full_precision_state_dict(model, optimizer)["weight"])
     assert torch.equal(ends[0], ends[1])
-
-
-@pytest.mark.parametrize("clear", ["ours", "ours in place", "model", "model in place"])
-@pytest.mark.parametrize(
-    "recipe", ["bf16", "bf16(accumulate=fp32)", "fp16(init=8)", "fp16(init=8, accumulate=fp32)"]
-)
-def test_alternating_optimizers_clear_their_own_gradients(recipe, clear) -> None:
-    torch.manual_seed(0)
-    maker, judge = nn.Linear(4, 4), nn.Linear(4, 1)
-    (maker, judge), (one, other) = ng.prepare(
-        [maker, judge], [sgd(maker, lr=0.0), sgd(judge, lr=0.0)], recipe
-    )
-
-    def zero(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        who = optimizer if clear.startswith("ours") else model
-        who.zero_grad(set_to_none="in place" not in clear)
-
-    x, told = torch.randn(8, 4), []
-    for _ in range(3):
-        zero(judge, other)
-        other.backward(judge(maker(x).detach()).pow(2).mean())
-        first = other.step().grad_norm
-        zero(maker, one)
-        one.backward(judge(maker(x)).pow(2).mean())
-        told.append((first, one.step().grad_norm))
-    assert told[0] == told[1] == told[2]  # nothing moves, so nothing may grow
 
 
 @pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
@@ -310,23 +264,6 @@ def test_norms_keep_16_bits_for_backward(kind) -> None:
     assert saved <= 512 * 64 * 3 * 2 + 512 * 4 * 2 * 4
 
 
-def test_gradients_that_are_kept_move_with_the_scale() -> None:
-    one, other = nn.Linear(2, 1, bias=False), nn.Linear(2, 1, bias=False)
-    for model in (one, other):
-        nn.init.zeros_(model.weight)
-    (one, other), (first, second) = ng.prepare(
-        [one, other], [sgd(one, lr=1.0), sgd(other, lr=1.0)], "fp16(init=8, interval=1)"
-    )
-    first.backward(one.weight.float().sum() / 4)  # made with a scale of 8
-    second.backward(other.weight.float().sum() / 4)
-    second.step()  # clean: the scale goes to 16
-    second.zero_grad()
-    second.backward(other.weight.float().sum() / 4)  # made with 16, beside what one keeps
-    assert float(first.param_groups[0]["narrowgate"]["machine"][0]) == 16
-    first.step()
-    assert ng.full_precision_state_dict(one, [first, second])["weight"].tolist() == [[-0.25, -0.25]]
-
-
 def test_adam_with_decoupled_decay_is_adamw() -> None:
     ends = []
     for make in (
@@ -355,20 +292,6 @@ def test_a_model_that_was_cast_before_gets_its_fp32_back(recipe) -> None:
     assert step(model, optimizer, torch.randn(2, 1, 3, 3)).applied
 
 
-def test_a_state_loaded_in_the_middle_of_a_window_ends_it() -> None:
-    model = nn.Linear(4, 2)
-    model, optimizer = ng.prepare(model, sgd(model), "fp16(init=64, accumulate=fp32)")
-    step(model, optimizer)
-    optimizer.zero_grad()
-    weights, state = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
-    optimizer.backward(model(torch.ones(1, 4)).sum())
-    model.load_state_dict(weights)
-    optimizer.load_state_dict(state)
-    assert optimizer._session._sums == {}
-    model.zero_grad()
-    assert step(model, optimizer, torch.ones(1, 4)).applied
-
-
 def test_the_clip_factor_is_torchs_also_for_tiny_norms() -> None:
     model = nn.Linear(1, 1, bias=False)
     nn.init.ones_(model.weight)
@@ -378,23 +301,6 @@ def test_the_clip_factor_is_torchs_also_for_tiny_norms() -> None:
     # torch adds 1e-6 to the norm, here about as large as the norm itself
     factor = torch.tensor(2.0**-22 / (2.0**-20 + 1e-6), dtype=torch.float64).float()
     assert model.weight.item() == (1 - torch.tensor(2.0**-20) * factor).item()
-
-
-def test_a_skip_between_a_forward_and_its_backward_leaves_the_graph_alone() -> None:
-    maker = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
-    judge = nn.Linear(4, 1)
-    (maker, judge), (one, other) = ng.prepare(
-        [maker, judge], [sgd(maker, lr=0.01), sgd(judge, lr=0.01)], "fp16(init=8)"
-    )
-    before = maker[1].running_mean.clone()
-    fake = maker(torch.randn(8, 4))
-    other.backward(judge(fake.detach()).mean() * float("inf"))
-    assert not other.step()  # puts the statistics back
-    assert torch.equal(maker[1].running_mean, before)
-    other.zero_grad()
-    one.zero_grad()
-    one.backward(judge(fake).mean())
-    assert one.step()
 
 
 def test_adopting_weights_leaves_the_masters_of_the_others() -> None:

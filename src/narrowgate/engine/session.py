@@ -13,7 +13,7 @@ a plain ``loss.backward()`` is right.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +22,7 @@ from torch import nn
 from narrowgate.engine import lease
 from narrowgate.engine.buffers import BufferGuard
 from narrowgate.engine.halt import halt_error
+from narrowgate.engine.marks import Marks
 from narrowgate.engine.masters import Masters
 from narrowgate.engine.result import StepResult
 from narrowgate.engine.scaling import LossScaler, config_of
@@ -78,22 +79,25 @@ class Session:
         self._loss_finite = torch.ones((), dtype=torch.bool, device=device)
         self._sums: dict[torch.Tensor, torch.Tensor] = {}
         self._parked: dict[torch.Tensor, torch.Tensor] = {}
-        self._folded: dict[torch.Tensor, tuple[int, int]] = {}
-        self._marks: dict[torch.Tensor, tuple[int, int]] = {}
-        self._judged: dict[torch.Tensor, tuple[int, int]] = {}
+        self._folded = Marks()
+        self._marks = Marks()
+        self._judged = Marks()
         self._backwards = 0
         self._verdict: Verdict | None = None
         self._under_way: deque[tuple[Any, torch.Tensor]] = deque()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copy everything but what is under way and what points to this very object."""
-        return {
-            **self.__dict__,
+        """Copy everything but what is under way and what is about this very object's gradients.
+
+        Copies of parameters have no gradients.
+        """
+        fresh: dict[str, Any] = {
             "_under_way": deque(),
             "_verdict": None,
-            "_marks": {},
-            "_judged": {},
+            "_sums": {},
+            "_parked": {},
         }
+        return {**self.__dict__, **fresh, "_marks": Marks(), "_judged": Marks(), "_folded": Marks()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take a copy's or a pickle's state; it needs the CPU kernels as the original does."""
@@ -161,15 +165,14 @@ class Session:
             grad = parameter.grad
             if grad is None or parameter.dtype == torch.float32:
                 continue
-            mark = _mark(grad)
-            if self._folded.get(parameter) == mark:
+            if self._folded.match(parameter, grad):
                 continue
             held = self._sums.get(parameter)
             if held is None:
                 self._sums[parameter] = grad.detach().float()
             else:
                 held.add_(grad.detach())
-            self._folded[parameter] = mark
+            self._folded.put(parameter, grad)
 
     def forget(self, parameters: Sequence[torch.Tensor]) -> None:
         """Forget what was accumulated for some parameters; the window ends when nothing is left.
@@ -178,8 +181,9 @@ class Session:
             parameters: Parameters whose gradients were cleared.
         """
         for parameter in parameters:
-            for table in (self._sums, self._folded, self._marks):
-                table.pop(parameter, None)
+            self._sums.pop(parameter, None)
+            for marks in (self._folded, self._marks, self._judged):
+                marks.drop(parameter)
         if not self._marks:
             self.clear()
 
@@ -225,7 +229,7 @@ class Session:
         if self.recipe.accumulate:
             self._fold(parameters)
             # backward would add to them in 16 bits; they come back where no new gradient does
-            self._parked = {p: p.grad for p in self._folded if p.grad is not None}
+            self._parked = {p: p.grad for p in self._folded.parameters() if p.grad is not None}
             for parameter in self._parked:
                 parameter.grad = None
         if not self._marks:
@@ -255,10 +259,11 @@ class Session:
         """
         scale = self.scaler.loss_scale
         kept = {p: g for p in parameters if (g := self.gradient(p)) is not None}
-        judged = [p for p, g in kept.items() if self._judged.get(p) == _mark(g)]
+        judged = [p for p, g in kept.items() if self._judged.match(p, g)]
         if kept:
             torch._foreach_mul_(list(kept.values()), scale / self._scale)
-        self._judged.update({p: _mark(kept[p]) for p in judged})
+        for parameter in judged:
+            self._judged.put(parameter, kept[parameter])
         self._scale = scale
 
     def unpark(self) -> None:
@@ -274,7 +279,7 @@ class Session:
         parameters = self.parameters()
         if self.recipe.accumulate:
             self._fold(parameters)
-        self._marks = {p: _mark(p.grad) for p in parameters if p.grad is not None}
+        self._marks = Marks((p, p.grad) for p in parameters if p.grad is not None)
 
     @property
     def _must_be_ours(self) -> bool:
@@ -284,7 +289,7 @@ class Session:
     def _is_changed(self, parameter: torch.Tensor) -> bool:
         """Say whether a parameter's gradient is not the one that our backward made."""
         grad = parameter.grad
-        return grad is not None and self._marks.get(parameter) != _mark(grad)
+        return grad is not None and not self._marks.match(parameter, grad)
 
     def _order_error(self, names: Sequence[str]) -> StepError:
         """Say that gradients were made or changed from outside."""
@@ -323,17 +328,18 @@ class Session:
             StepError: Gradients which are sparse, elsewhere, or not made by our backward.
             CheckpointError: Halves and remainders that do not belong together.
         """
-        if self._verdict is not None and id(optimizer) not in self._verdict.followed:
+        own = {p for group in optimizer.param_groups for p in group["params"]}
+        fresh = self._verdict is not None and id(optimizer) not in self._verdict.followed
+        if self._verdict is not None and fresh and self._covers(own):
             self._verdict.followed.add(id(optimizer))
             return self._verdict
         parameters = self.parameters()
-        own = {p for group in optimizer.param_groups for p in group["params"]}
         with_gradient = [
             p
             for p in parameters
             if (grad := self.gradient(p)) is not None
             # what another optimizer has stepped by, or skipped, is not judged again
-            and (p in own or self._judged.get(p) != _mark(grad))
+            and (p in own or not self._judged.match(p, grad))
         ]
         for parameter in with_gradient:
             self._check_gradient(parameter)
@@ -344,11 +350,17 @@ class Session:
         self.masters.verify(parameters)
         self._verdict = self._judge(with_gradient)
         self._verdict.followed.add(id(optimizer))
-        self._judged = {p: _mark(g) for p in parameters if (g := self.gradient(p)) is not None}
+        self._judged = Marks((p, g) for p in parameters if (g := self.gradient(p)) is not None)
         for guard in self.guards:
             guard.settle(self._verdict.skip)
         self._backwards = 0
         return self._verdict
+
+    def _covers(self, own: Iterable[torch.Tensor]) -> bool:
+        """Say whether the last verdict was taken over these parameters' gradients of now."""
+        return all(
+            self._judged.match(p, grad) for p in own if (grad := self.gradient(p)) is not None
+        )
 
     def _check_gradient(self, parameter: torch.Tensor) -> None:
         """Refuse what the update cannot read."""
@@ -435,8 +447,3 @@ class Session:
                 "this optimizer belongs to a model that ng.restore() has given back",
                 hint="go on with the optimizer which restore() returned, or prepare() again",
             )
-
-
-def _mark(gradient: torch.Tensor) -> tuple[int, int]:
-    """Tell a gradient from any other, and from itself after a write in place."""
-    return (id(gradient), gradient._version)
