@@ -27,6 +27,10 @@ def adamw(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.AdamW(parameters, lr=0.01)
 
 
+def sgd(*models: nn.Module, lr: float = 0.1) -> torch.optim.Optimizer:
+    return torch.optim.SGD([p for m in models for p in m.parameters()], lr=lr)
+
+
 def made(recipe: str = "bf16", make: Any = adamw, **options: Any) -> tuple[Any, Any]:
     model = Net()
     return ng.prepare(model, make(model.parameters()), recipe, **options)

@@ -13,12 +13,8 @@ from torch.nn.utils import parametrizations
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 import narrowgate as ng
-from engine.net import step
+from engine.net import sgd, step
 from narrowgate.engine import norms
-
-
-def sgd(*models: nn.Module, lr: float = 0.1) -> torch.optim.Optimizer:
-    return torch.optim.SGD([p for m in models for p in m.parameters()], lr=lr)
 
 
 @pytest.mark.parametrize("build", [nn.LayerNorm, nn.RMSNorm, lambda n: nn.GroupNorm(2, n)])

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import narrowgate as ng
-from engine.net import step
+from engine.net import sgd, step
 from narrowgate.engine.marks import Marks
 
 
