@@ -12,7 +12,7 @@ Judged are the least times of all rounds, since whatever else the machine does o
 stand beside them. "Live" is counted at the step's peak: parameters, remainders, gradients, states
 and what is saved for backward. The limits are those of bf16; the one against torch.autocast holds
 where the processor has no bf16 units. The exit code is 1 if one is missed, and 4 if none is but a
-speed is inconclusive: the best step of it, or of FP32, had to share the cores with something else.
+speed is inconclusive: the best step of FP32 had to share the cores with something else.
 
 --without-units asks torch, oneDNN and MKL to use AVX2 and nothing newer, in all processes alike.
 """
@@ -23,7 +23,7 @@ import argparse
 import os
 import statistics
 import sys
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ from variants import Variant
 
 from narrowgate.engine import cpu
 
-__all__ = ["find_busy", "judge", "run_rounds"]
+__all__ = ["judge", "run_rounds", "was_busy"]
 
 #: What is wanted of bf16. Two numbers a parameter less and half the activations give what is saved
 #: and what lives; widening and the split update may cost a fifth of the speed.
@@ -144,27 +144,27 @@ def _best(row: dict[str, Any]) -> dict[str, float]:
     return min(row["steps"], key=lambda step: step["gradients"] + step["update"])
 
 
-def find_busy(found: dict[str, dict[str, Any]], threads: int) -> set[str]:
-    """Name the variants whose best step did not have the cores to itself.
+def was_busy(found: dict[str, dict[str, Any]], threads: int) -> bool:
+    """Say whether the machine had other things to do, by the best step of FP32.
 
-    torch.autocast is left out: its kernels for formats without units use one thread.
+    Rounds are interleaved, so what takes cores from one variant takes them from FP32 too. A variant
+    that uses fewer cores by itself is slow by its own fault, and not excused.
 
     Args:
         found: What `run_rounds` gave.
         threads: How many cores a step could have had.
 
     Returns:
-        Their names.
+        True if FP32's best step did not have them to itself.
     """
-    own = {name: row for name, row in found.items() if not name.startswith("autocast")}
-    return {name for name, row in own.items() if _best(row)["cores"] < BUSY * threads}
+    return bool(_best(found["plain"])["cores"] < BUSY * threads)
 
 
 def judge(
     found: dict[str, dict[str, Any]],
     native: dict[str, bool],
     title: str,
-    busy: Set[str] = frozenset(),
+    busy: bool = False,
 ) -> list[Measure]:
     """Turn what was found into numbers with limits.
 
@@ -172,7 +172,7 @@ def judge(
         found: What `run_rounds` gave.
         native: Whether the processor has units for each format.
         title: What the names of the measures begin with.
-        busy: The variants whose times are inconclusive.
+        busy: Whether times are inconclusive.
 
     Returns:
         The measures.
@@ -189,7 +189,7 @@ def judge(
                 unit="steps/s",
                 ratio=relative,
                 limit=SPEED if limited else None,
-                is_busy=name in busy or "plain" in busy,
+                is_busy=busy,
             )
         )
         amp = found.get(f"autocast-{name[:4]}")
@@ -202,7 +202,7 @@ def judge(
                     unit="times",
                     ratio=_seconds(amp) / _seconds(row),
                     limit=limit,
-                    is_busy=name in busy,
+                    is_busy=busy,
                 )
             )
         for key, limit in (("saved", SAVED), ("live", LIVE), ("rss", None)):
@@ -286,7 +286,7 @@ def main() -> int:
     print(f"{args.model}, {args.size}; 16-bit units of the processor: {units}\n")
     _print_parts(found, rates)
     title = f"train_step/{args.model}" + ("/without units" if args.without_units else "")
-    measures = judge(found, native, title, find_busy(found, torch.get_num_threads()))
+    measures = judge(found, native, title, was_busy(found, torch.get_num_threads()))
     if args.size != "full":  # the limits are the full size's, where activations outweigh weights
         measures = [replace(measure, limit=None) for measure in measures]
     print_measures("Judged", measures)
