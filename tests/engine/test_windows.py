@@ -142,3 +142,14 @@ def test_gradients_made_after_the_verdict_are_judged_too() -> None:
     assert first.step()
     (other(torch.ones(2, 4)).sum() * float("inf")).backward()
     assert not second.step()
+
+
+def test_a_verdict_that_left_gradients_out_is_not_followed_for_them() -> None:
+    one, other = nn.Linear(4, 1), nn.Linear(4, 1)
+    (one, other), (first, second) = ng.prepare([one, other], [sgd(one), sgd(other)], "bf16")
+    first.backward(one(torch.ones(2, 4)).sum() * float("inf"))
+    assert not first.step()  # its gradients stay: nobody clears them
+    second.backward(other(torch.ones(2, 4)).sum())
+    assert second.step()  # judged without those of the first
+    assert not first.step()
+    assert torch.isfinite(one.weight).all()

@@ -87,10 +87,7 @@ class Session:
         self._under_way: deque[tuple[Any, torch.Tensor]] = deque()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copy everything but what is under way and what is about this very object's gradients.
-
-        Copies of parameters have no gradients.
-        """
+        """Copy all but what is under way or about gradients: copies of parameters have none."""
         fresh: dict[str, Any] = {
             "_under_way": deque(),
             "_verdict": None,
@@ -329,10 +326,10 @@ class Session:
             CheckpointError: Halves and remainders that do not belong together.
         """
         own = {p for group in optimizer.param_groups for p in group["params"]}
-        fresh = self._verdict is not None and id(optimizer) not in self._verdict.followed
-        if self._verdict is not None and fresh and self._covers(own):
-            self._verdict.followed.add(id(optimizer))
-            return self._verdict
+        last = self._verdict
+        if last is not None and id(optimizer) not in last.followed and self._covers(last, own):
+            last.followed.add(id(optimizer))
+            return last
         parameters = self.parameters()
         with_gradient = [
             p
@@ -356,10 +353,12 @@ class Session:
         self._backwards = 0
         return self._verdict
 
-    def _covers(self, own: Iterable[torch.Tensor]) -> bool:
-        """Say whether the last verdict was taken over these parameters' gradients of now."""
+    def _covers(self, verdict: Verdict, own: Iterable[torch.Tensor]) -> bool:
+        """Say whether a verdict was taken over these parameters' gradients of now."""
         return all(
-            self._judged.match(p, grad) for p in own if (grad := self.gradient(p)) is not None
+            p in verdict.rows and self._judged.match(p, grad)
+            for p in own
+            if (grad := self.gradient(p)) is not None
         )
 
     def _check_gradient(self, parameter: torch.Tensor) -> None:
