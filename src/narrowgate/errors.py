@@ -8,7 +8,11 @@
     ├── StepError          a step or a backward in an order that would give a wrong update
     ├── NumericsError      training that cannot go on: every step is non-finite
     ├── CheckpointError    a checkpoint that is torn, foreign or incomplete
-    └── OpError            a tensor of the wrong dtype, layout, device or size given to an op
+    ├── OpError            a tensor of the wrong dtype, layout, device or size given to an op
+    ├── RunError           a run folder, or a value logged into it, that cannot be used
+    ├── ConfigError        a narrowgate.toml that says too little, too much or nonsense
+    ├── PilotError         a pilot that cannot be run, or whose runs cannot be compared
+    └── LedgerError        a ledger that was changed, or a decision that it does not allow
 
 A message says what was wrong, the value got, what is allowed, and where; then a blank line and
 ``hint: ...`` with the way out. ``assert`` is kept for our own bugs.
@@ -21,13 +25,17 @@ from collections.abc import Iterable
 
 __all__ = [
     "CheckpointError",
+    "ConfigError",
     "FormatError",
+    "LedgerError",
     "LossScaleError",
     "NarrowgateError",
     "NumericsError",
     "OpError",
+    "PilotError",
     "PrepareError",
     "RecipeError",
+    "RunError",
     "StepError",
     "nearest",
 ]
@@ -77,6 +85,22 @@ class CheckpointError(NarrowgateError):
 
 class OpError(NarrowgateError):
     """A tensor of the wrong dtype, layout, device or size given to an op."""
+
+
+class RunError(NarrowgateError):
+    """A run folder, or a value logged into it, that cannot be used."""
+
+
+class ConfigError(NarrowgateError):
+    """A narrowgate.toml that says too little, too much or nonsense."""
+
+
+class PilotError(NarrowgateError):
+    """A pilot that cannot be run, or whose runs cannot be compared."""
+
+
+class LedgerError(NarrowgateError):
+    """A ledger that was changed, or a decision that it does not allow."""
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:

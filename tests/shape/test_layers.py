@@ -18,7 +18,9 @@ MAY_IMPORT = {
     "policies": {"errors", "records"},
     "ops": {"errors", "formats"},
     "engine": {"errors", "ops"} | DATA,
-    "cli": {"errors"} | DATA,
+    "pilot": {"errors"} | DATA,
+    "report": {"errors"} | DATA,
+    "cli": {"errors", "pilot", "report"} | DATA,
 }
 WITH_TORCH = {"ops", "engine"}
 

@@ -12,7 +12,7 @@ import sys
 
 __all__ = ["main"]
 
-_NEEDED = ("typer", "rich")
+_NEEDED = ("typer", "rich", "pydantic", "jinja2", "plotly")
 
 
 def main(arguments: list[str] | None = None) -> int:

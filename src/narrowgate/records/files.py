@@ -1,0 +1,190 @@
+"""How records reach the disk: JSON written beside and renamed, logs read as far as they are whole.
+
+JSON knows no NaN and no infinity; they stand in our files as the strings ``"nan"``, ``"inf"`` and
+``"-inf"``, so that any reader can parse them. Every JSON object carries ``"schema"``; a higher one
+than is known here is refused, since it may mean something else by the same word.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from narrowgate.errors import RunError
+
+__all__ = [
+    "SCHEMA",
+    "dumps",
+    "number",
+    "read_json",
+    "read_lines",
+    "sha256",
+    "utc_now",
+    "write_json",
+]
+
+#: The schema that this version writes, and the highest that it reads.
+SCHEMA = 1
+
+_NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def utc_now() -> str:
+    """Give the time of now as ``2026-12-01T18:03:22.123456Z``."""
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def number(value: Any) -> float:
+    """Read a number from JSON, non-finite ones included.
+
+    Args:
+        value: A JSON number, or ``"nan"``, ``"inf"``, ``"-inf"``.
+
+    Returns:
+        The number.
+
+    Raises:
+        RunError: It is neither.
+    """
+    if isinstance(value, str) and value in _NON_FINITE:
+        return _NON_FINITE[value]
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    raise RunError(f"{value!r} stands where a number belongs")
+
+
+def _plain(value: Any) -> Any:
+    """Put strings in the place of non-finite numbers, at any depth."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return value
+
+
+def dumps(value: Any) -> str:
+    """Write a value as one line of JSON.
+
+    Args:
+        value: Numbers, strings, None, mappings and sequences.
+
+    Returns:
+        The line, without a newline. Floats come back bit for bit.
+    """
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError:
+        return json.dumps(_plain(value), allow_nan=False)
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON object beside its place, sync it, and rename it there.
+
+    Args:
+        path: Where it belongs. Its folder is made if it is missing.
+        value: The object; ``"schema"`` is added.
+
+    Raises:
+        RunError: The disk is full or the folder cannot be written; what was there before stays.
+    """
+    text = json.dumps(_plain({"schema": SCHEMA, **value}), indent=1, allow_nan=False) + "\n"
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        raise RunError(
+            f"{path} cannot be written: {error.strerror}",
+            hint="free some space or choose another folder; what was there before is unchanged",
+        ) from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object that `write_json` wrote.
+
+    Args:
+        path: The file.
+
+    Returns:
+        The object.
+
+    Raises:
+        RunError: It is missing, no JSON object, or of a schema newer than this version.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise RunError(
+            f"{path} cannot be read: {why}", hint="it is damaged, or was not written by narrowgate"
+        ) from error
+    schema = value.get("schema") if isinstance(value, dict) else None
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
+        raise RunError(
+            f"{path} has no schema number", hint="it was not written by narrowgate, or was edited"
+        )
+    if schema > SCHEMA:
+        raise RunError(
+            f"{path} has schema {schema}; this version of narrowgate knows {SCHEMA}",
+            hint="read it with the version of narrowgate that wrote it",
+        )
+    return dict(value)
+
+
+def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
+    """Read a log of one JSON object a line, as far as its lines are whole.
+
+    Args:
+        path: The log. A missing one reads as empty.
+
+    Returns:
+        The objects, and what was wrong, in words: a torn last line, unreadable ones. Lines that a
+        killed process left torn in the middle of the log are left out, too.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        return [], []
+    lines = text.split("\n")
+    found: list[dict[str, Any]] = []
+    faults: list[str] = []
+    for place, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        is_last = place == len(lines)
+        if isinstance(value, dict) and not is_last:
+            found.append(value)
+        else:
+            what = "is torn" if is_last else "cannot be read"
+            faults.append(f"{path.name}: line {place} {what} ({len(line)} characters), left out")
+    return found, faults
+
+
+def sha256(path: Path) -> str:
+    """Hash a file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        64 hexadecimal digits.
+    """
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
