@@ -1,0 +1,125 @@
+"""Facts about code and machine that a run is kept with: named ones, and never the environment.
+
+Environment variables hold secrets, so none is recorded; what matters of them (threads, devices) is
+recorded as the fact that it led to.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+from narrowgate import __version__
+
+__all__ = ["code_hash", "git_facts", "machine_facts"]
+
+#: Untracked files larger than this count by name and size alone, in bytes.
+_LARGE = 2**20
+_FOREIGN = {"site-packages", "dist-packages"}
+
+
+def git_facts(folder: Path) -> tuple[str | None, str | None]:
+    """Say which code lies in a folder, as git sees it.
+
+    Args:
+        folder: A folder in a checkout.
+
+    Returns:
+        The commit, and a SHA-256 over what is changed or untracked (below ``.narrowgate``
+        excepted); None for each that there is not.
+    """
+    head = _git(folder, "rev-parse", "HEAD")
+    if head is None:
+        return None, None
+    here = ["--", ".", ":(exclude).narrowgate"]
+    changed = _git(folder, "diff", "HEAD", "--binary", *here) or b""
+    listed = _git(folder, "ls-files", "--others", "--exclude-standard", "-z", *here) or b""
+    untracked = sorted(name for name in listed.split(b"\0") if name)
+    if not changed and not untracked:
+        return head.decode().strip(), None
+    digest = hashlib.sha256(changed)
+    for name in untracked:
+        path = folder / os.fsdecode(name)
+        try:
+            size = path.stat().st_size
+            content = path.read_bytes() if size <= _LARGE else b""
+        except OSError:  # gone or unreadable since it was listed
+            continue
+        digest.update(b"%s\0%d\0" % (name, size))
+        digest.update(content)
+    return head.decode().strip(), digest.hexdigest()
+
+
+def _git(folder: Path, *arguments: str) -> bytes | None:
+    """Ask git; None where it has no answer: no git, no checkout, no commit yet."""
+    try:
+        done = subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, check=False, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def code_hash(folder: Path) -> str:
+    """Hash the Python files below a folder which this process has loaded.
+
+    Installed packages are left out; their versions are facts of their own.
+
+    Args:
+        folder: Usually the working directory.
+
+    Returns:
+        SHA-256 over the files' paths and contents, as 64 hexadecimal digits.
+    """
+    root = folder.resolve()
+    found: dict[str, Path] = {}
+    for module in list(sys.modules.values()):
+        name = getattr(module, "__file__", None)
+        if not isinstance(name, str) or not name.endswith(".py"):
+            continue
+        path = Path(name).resolve()
+        if path.is_relative_to(root) and not _FOREIGN.intersection(path.parts):
+            found[path.relative_to(root).as_posix()] = path
+    digest = hashlib.sha256()
+    for place in sorted(found):
+        try:
+            content = found[place].read_bytes()
+        except OSError:  # deleted since it was loaded
+            content = b""
+        digest.update(f"{place}\0{len(content)}\0".encode())
+        digest.update(content)
+    return digest.hexdigest()
+
+
+def machine_facts() -> dict[str, str | int]:
+    """Name the machine's facts that need no torch.
+
+    Returns:
+        ``python``, ``narrowgate``, ``system``, ``machine``, ``processor``, ``cores``.
+    """
+    return {
+        "python": platform.python_version(),
+        "narrowgate": __version__,
+        "system": f"{platform.system()} {platform.release()}",
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
+    }
+
+
+def _processor() -> str:
+    """Name the processor as Linux does; elsewhere as Python does."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return platform.processor()
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return platform.processor()

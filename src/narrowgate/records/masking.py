@@ -1,0 +1,68 @@
+"""Secrets in a command line, masked before it is stored.
+
+What follows a name with one of the words token, key, password, passwd or secret is masked, whether
+it is written ``--api-key X``, ``--api-key=X`` or ``API_KEY=X``, also inside of a string for a shell;
+so is the password of an address with one. Words, not letters: ``--tokenizer`` and ``--max-tokens``
+are left alone. The process that runs still gets the secret; its own output is not masked.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+__all__ = ["MASK", "mask_command"]
+
+#: What stands in the place of a secret.
+MASK = "***"
+
+_SECRET = frozenset({"token", "key", "password", "passwd", "secret", "apikey"})
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+# a name, what parts it from its value, and the value: quoted, or up to the next blank
+_PAIR = re.compile(r"(?P<name>[\w.-]+)(?P<gap>\s*[=:]\s*|\s+)(?P<value>\"[^\"]*\"|'[^']*'|\S+)")
+_ADDRESS = re.compile(r"(://[^/\s:@]*):[^/\s@]+@")
+
+
+def mask_command(command: Sequence[str]) -> tuple[str, ...]:
+    """Mask the secrets of a command.
+
+    Args:
+        command: The command and its arguments.
+
+    Returns:
+        The same, with ``***`` in the place of what is secret.
+
+    Example:
+        >>> mask_command(["python", "t.py", "--hub-token", "abc", "WANDB_API_KEY=x", "--key=y"])
+        ('python', 't.py', '--hub-token', '***', 'WANDB_API_KEY=***', '--key=***')
+    """
+    masked = []
+    is_value = False
+    for argument in command:
+        if is_value and not argument.startswith("--"):
+            masked.append(MASK)
+            is_value = False
+            continue
+        is_value = argument.startswith("-") and "=" not in argument and _is_secret(argument)
+        masked.append(_ADDRESS.sub(rf"\1:{MASK}@", _mask_pairs(argument)))
+    return tuple(masked)
+
+
+def _is_secret(name: str) -> bool:
+    """Say whether a name has a word for something secret: ``apiKey``, ``API_KEY``, ``--key``."""
+    return any(word.lower() in _SECRET for word in _WORD.findall(name))
+
+
+def _mask_pairs(text: str) -> str:
+    """Mask the values of all secret names in one argument."""
+    parts = []
+    place = 0
+    while match := _PAIR.search(text, place):
+        is_option = match["name"].startswith("-") or match["gap"].strip()
+        if is_option and _is_secret(match["name"]):
+            parts += [text[place : match.start("value")], MASK]
+            place = match.end("value")
+        else:  # the value may itself be a name: `bash -c` gives one long string
+            parts.append(text[place : match.end("gap")])
+            place = match.end("gap")
+    return "".join([*parts, text[place:]])
