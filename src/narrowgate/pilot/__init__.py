@@ -1,0 +1,1 @@
+"""Runs commands, reads run folders, tests gates, keeps the ledger. No torch here."""

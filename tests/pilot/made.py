@@ -1,0 +1,198 @@
+"""Pilot folders as if a pilot had run: what tests of judging, resuming and drawing are fed with.
+
+    folder = made.pilot(tmp_path, candidates=("bf16",), seeds=range(5))
+    made.run(folder, "fp32", 0, metrics={"val_loss": 2.31})
+
+`pilot` writes config.toml and pilot.json; `run` one attempt, whole or broken off. `compared` fills
+a pilot with runs whose differences are given. Every file is written through the records' own
+`to_json`, so a test reads what a real run leaves.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from narrowgate.pilot.config import MINIMAL, config_hash
+from narrowgate.pilot.folder import PilotRecord
+from narrowgate.plan import Plan
+from narrowgate.records import Ending, Request, Result, layout
+from narrowgate.records.files import dumps, write_json
+
+NAME = "20261201T180322-1f2e3d4c"
+COMMAND = ("python", "train.py", "--seed", "{seed}")
+CODE = "c0de" * 16
+ENVIRONMENT = {
+    "python": "3.11.7",
+    "torch": "2.13.0+cpu",
+    "narrowgate": "0.3.0",
+    "system": "Linux 6.1",
+    "machine": "x86_64",
+    "processor": "some processor",
+    "cores": 2,
+    "threads": 2,
+    "device": "cpu",
+    "device_name": "some processor",
+    "cuda": None,
+    "tf32": False,
+    "deterministic": False,
+}
+
+
+def pilot(
+    root: Path,
+    *,
+    config: str = MINIMAL,
+    baseline: str = "fp32",
+    candidates=("bf16",),
+    seeds=range(5),
+    command=COMMAND,
+    name: str = NAME,
+) -> Path:
+    """Make ``root/.narrowgate/pilots/NAME`` with config.toml and pilot.json."""
+    folder = root / layout.ROOT / "pilots" / name
+    folder.mkdir(parents=True)
+    (folder / layout.CONFIG).write_text(config, encoding="utf-8")
+    about = PilotRecord(
+        command=tuple(command),
+        config_hash=config_hash(folder / layout.CONFIG),
+        seeds=tuple(seeds),
+        baseline=baseline,
+        candidates=tuple(candidates),
+        created="2026-12-01T18:03:22.000000Z",
+        commit="a" * 40,
+        uncommitted=None,
+    )
+    write_json(folder / layout.PILOT, about.to_json())
+    return folder
+
+
+def plan_of(recipe: str, device: str = "cpu") -> Plan:
+    """The plan that `run` writes for a recipe."""
+    return Plan(recipe=recipe, device=device, params=(), modules=(), notes=())
+
+
+def run(
+    folder: Path,
+    recipe: str,
+    seed: int,
+    *,
+    metrics,
+    slices=None,
+    attempt: int = 1,
+    losses=None,
+    num_steps: int = 40,
+    num_skipped: int = 0,
+    step_s: float = 0.01,
+    seconds: float = 2.0,
+    peak_bytes: int = 1_000_000,
+    waited: float = 0.0,
+    cores: float = 1.0,
+    data=None,
+    with_data: bool = True,
+    plan_hash: str | None = None,
+    with_plan: bool = True,
+    device: str = "cpu",
+    torch: str = "2.13.0+cpu",
+    code: str = CODE,
+    how: str = "ended",
+    exit_code: int | None = 0,
+    environment=None,
+) -> Path:
+    """Write one attempt and give its folder.
+
+    ``metrics=None`` is a run that never called ng.result. ``num_skipped`` first steps are skipped.
+    ``losses`` and ``data`` default to numbers drawn from the seed, ``data`` alike for all recipes;
+    ``waited`` is the share of time in which threads waited for a core, NaN where the system does
+    not say, and ``cores`` how many were kept busy.
+    """
+    at = layout.attempt_folder(folder, recipe, seed, attempt)
+    request = Request(
+        recipe=recipe,
+        seed=seed,
+        attempt=attempt,
+        pilot=folder.name,
+        command=tuple(word.replace("{seed}", str(seed)) for word in COMMAND),
+        commit="a" * 40,
+        uncommitted=None,
+        created="2026-12-01T18:03:22.000000Z",
+    )
+    write_json(at / layout.REQUEST, request.to_json())
+    facts = {**ENVIRONMENT, "device": device, "torch": torch, **(environment or {})}
+    write_json(at / layout.ENVIRONMENT, facts)
+    if with_plan:
+        plan = plan_of(recipe, device)
+        text = {"hash": plan_hash or plan.hash, "plans": [plan.to_json()]}
+        write_json(at / layout.PLAN, text)
+    draw = random.Random(f"{recipe} {seed}")
+    losses = losses or [2.0 + draw.random() for _ in range(num_steps)]
+    data_draw = random.Random(seed)
+    data = data or [data_draw.getrandbits(52) for _ in losses]
+    lines = [_load(0.0, waited, cores)]
+    for step, (loss, given) in enumerate(zip(losses, data, strict=True)):
+        applied = step >= num_skipped
+        lines.append(
+            {
+                "kind": "step",
+                "t": step_s * step,
+                "step": step,
+                "optimizer": 0,
+                "loss": loss,
+                "applied": applied,
+                "reason": "" if applied else "non-finite gradients",
+                "loss_scale": 1.0,
+                "grad_norm": 1.0 + loss,
+                "culprit": None if applied else "head.weight",
+                "data": given if with_data else None,
+            }
+        )
+    lines.append(_load(max(1.0, step_s * len(losses)), waited, cores))
+    text = "".join(dumps(line) + "\n" for line in lines)
+    (at / layout.EVENTS).write_text(text, encoding="utf-8")
+    if metrics is not None:
+        result = Result(
+            metrics=dict(metrics),
+            slices=slices or {},
+            seconds=seconds,
+            device=device,
+            peak_bytes=peak_bytes,
+            base_bytes=50_000_000,
+            kinds={"parameters": 400_000, "gradients": 400_000, "states": 800_000},
+            code=code,
+        )
+        write_json(at / layout.RESULT, result.to_json())
+    for name in (layout.STDOUT, layout.STDERR):
+        (at / name).write_text(f"{recipe} {seed}\n", encoding="utf-8")
+    ending = Ending(how=how, code=exit_code, seconds=seconds)
+    write_json(at / layout.EXIT, ending.to_json())
+    return at
+
+
+def _load(t: float, waited: float, cores: float):
+    """One line on how busy the processor was: ``cores`` of CPU time a second."""
+    cpu_s = cores * t
+    return {"kind": "load", "t": t, "cpu_s": cpu_s, "waited_s": cpu_s * waited / (1.0 - waited)}
+
+
+def compared(
+    root: Path,
+    differences,
+    *,
+    metric: str = "val_loss",
+    baseline=None,
+    recipe: str = "bf16",
+    candidate_of=None,
+    **options,
+) -> Path:
+    """Make a pilot with one candidate whose metric is the baseline's plus the differences.
+
+    ``options`` go to `pilot`; ``candidate_of`` holds what `run` is given for the candidate only.
+    """
+    differences = list(differences)
+    options.setdefault("seeds", range(len(differences)))
+    folder = pilot(root, candidates=(recipe,), **options)
+    baseline = baseline or [2.0 + 0.01 * place for place in range(len(differences))]
+    for seed, value, difference in zip(options["seeds"], baseline, differences, strict=True):
+        run(folder, "fp32", seed, metrics={metric: value})
+        run(folder, recipe, seed, metrics={metric: value + difference}, **(candidate_of or {}))
+    return folder
