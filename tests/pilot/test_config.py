@@ -116,7 +116,7 @@ MISTAKES = {
         HEAD + QUALITY.replace("margin", "marign"),
         ["[quality.val_loss] marign = 0.01: there is no such key; allowed: better, margin, ",
          "[quality.val_loss] margin is missing"],
-        "",
+        "did you mean 'margin'?",
     ),
     "typo in a table": (
         HEAD + QUALITY + "[stabilty]\nmax_skipped_share = 0.1\n",
@@ -167,14 +167,14 @@ MISTAKES = {
     ),
     "no better": (HEAD + "[quality.x]\nmargin = 1\n", ["[quality.x] better is missing"], ""),
     "no quality": (HEAD, ["quality is missing"], "quality is a table [quality.NAME]"),
-    "empty quality": (HEAD + "[quality]\n", ["quality = {}: "], ""),
-    "quality is no table": ("quality = 3\n" + HEAD, ["quality = 3: it must be a valid dict"], ""),
+    "empty quality": (HEAD + "[quality]\n", ["quality = {}: it must not be empty"], ""),
+    "quality is no table": ("quality = 3\n" + HEAD, ["quality = 3: it must be a table"], ""),
     "metric is no table": (
-        HEAD + "[quality]\nval_loss = 0.1\n", ["[quality] val_loss = 0.1: it must be a valid"], ""
+        HEAD + "[quality]\nval_loss = 0.1\n", ["[quality] val_loss = 0.1: it must be a table"], ""
     ),
     "no pilot": (QUALITY, ["pilot is missing"], "pilot is the table [pilot]"),
     "no candidates": (
-        "[pilot]\ncandidates = []\n" + QUALITY, ["[pilot] candidates = []: "], "candidates is"
+        "[pilot]\ncandidates = []\n" + QUALITY, ["[pilot] candidates = []: it must not be empty"], "candidates is"
     ),
     "zero seeds": (
         HEAD + "seeds = 0\n" + QUALITY, ["[pilot] seeds = 0; allowed: 1 to 1,000"], "five seeds"
@@ -203,7 +203,7 @@ MISTAKES = {
     ),
     "a candidate twice in two spellings": (
         '[pilot]\ncandidates = ["bf16-mixed", "bf16(master=params)"]\n' + QUALITY,
-        ["'bf16(master=params)' is the same recipe as the candidate 1, 'bf16-mixed'"], "once",
+        ["'bf16(master=params)' is the same recipe as candidate 1, 'bf16-mixed'"], "once",
     ),
     "the baseline as a candidate": (
         HEAD.replace("bf16", "fp32") + QUALITY, ["is the same recipe as the baseline, 'fp32'"], ""
@@ -220,7 +220,7 @@ MISTAKES = {
         "",
     ),
     "empty owner": (
-        HEAD + QUALITY + 'owner = ""\n', ["[quality.val_loss] owner = ''"], "owner is the person"
+        HEAD + QUALITY + 'owner = ""\n', ["[quality.val_loss] owner = '': it must not be empty"], "owner is the person"
     ),
     "a metric that cannot be printed": (
         HEAD + QUALITY.replace("val_loss", '"a\\nb"'), ["the name 'a\\nb' cannot be printed"], ""

@@ -243,8 +243,7 @@ def _freeze(path: Path, table: ConfigTable) -> PilotConfig:
                 "baseline" if recipe == baseline else f"candidate {candidates.index(recipe) + 1}"
             )
             raise ConfigError(
-                f"{path}: [pilot] candidates: {wish!r} is the same recipe as the {first}, "
-                f"{recipe!r}",
+                f"{path}: [pilot] candidates: {wish!r} is the same recipe as {first}, {recipe!r}",
                 hint="name each recipe once",
             )
         candidates.append(recipe)
@@ -252,7 +251,7 @@ def _freeze(path: Path, table: ConfigTable) -> PilotConfig:
         for word in (name, *limit.slices):
             if not word or not word.isprintable():
                 raise ConfigError(
-                    f"{path}: [quality.{name}]: the name {word!r} cannot be printed",
+                    f"{path}: [quality]: the name {word!r} cannot be printed",
                     hint="name metrics and slices by printable characters",
                 )
         for other in table.quality:
@@ -340,7 +339,8 @@ def read_seeds(value: object, where: str) -> tuple[int, ...]:
 
 def _explain(path: Path, model: type[BaseModel], errors: Sequence[ErrorDetails]) -> ConfigError:
     """Say each fault in a line: the place, the value, what is allowed; a hint for the first."""
-    told = [_fault(model, error) for error in errors]
+    # A typo often leaves the right key missing: the typo's hint is the one that helps.
+    told = [_fault(model, error) for error in sorted(errors, key=lambda e: e["type"] == "missing")]
     message = f"{path}: {told[0][0]}" + "".join(f"\n{path}: {line}" for line, _ in told[1:])
     return ConfigError(message, hint=told[0][1])
 
@@ -395,8 +395,11 @@ def _arguments(annotation: object) -> tuple[object, ...]:
 
 def _allowed(error: ErrorDetails) -> str:
     """Say what a value ought to have been."""
-    text = error["msg"]
-    return text.replace("Input should be", "it must be").replace("Field required", "it is missing")
+    if error["type"] in ("too_short", "string_too_short"):
+        return "it must not be empty"
+    if error["type"] in ("dict_type", "model_type"):
+        return "it must be a table"
+    return error["msg"].replace("Input should be", "it must be")
 
 
 def _short(value: object) -> str:
