@@ -174,7 +174,8 @@ MISTAKES = {
     ),
     "no pilot": (QUALITY, ["pilot is missing"], "pilot is the table [pilot]"),
     "no candidates": (
-        "[pilot]\ncandidates = []\n" + QUALITY, ["[pilot] candidates = []: it must not be empty"], "candidates is"
+        "[pilot]\ncandidates = []\n" + QUALITY,
+        ["[pilot] candidates = []: it must not be empty"], "candidates is",
     ),
     "zero seeds": (
         HEAD + "seeds = 0\n" + QUALITY, ["[pilot] seeds = 0; allowed: 1 to 1,000"], "five seeds"
@@ -220,7 +221,8 @@ MISTAKES = {
         "",
     ),
     "empty owner": (
-        HEAD + QUALITY + 'owner = ""\n', ["[quality.val_loss] owner = '': it must not be empty"], "owner is the person"
+        HEAD + QUALITY + 'owner = ""\n',
+        ["[quality.val_loss] owner = '': it must not be empty"], "owner is the person",
     ),
     "a metric that cannot be printed": (
         HEAD + QUALITY.replace("val_loss", '"a\\nb"'), ["the name 'a\\nb' cannot be printed"], ""

@@ -239,9 +239,8 @@ def _freeze(path: Path, table: ConfigTable) -> PilotConfig:
     for place, wish in enumerate(pilot.candidates, start=1):
         recipe = _recipe(path, f"candidate {place}", wish)
         if recipe == baseline or recipe in candidates:
-            first = (
-                "baseline" if recipe == baseline else f"candidate {candidates.index(recipe) + 1}"
-            )
+            is_base = recipe == baseline
+            first = "the baseline" if is_base else f"candidate {candidates.index(recipe) + 1}"
             raise ConfigError(
                 f"{path}: [pilot] candidates: {wish!r} is the same recipe as {first}, {recipe!r}",
                 hint="name each recipe once",
