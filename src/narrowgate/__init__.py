@@ -13,50 +13,64 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CheckpointError",
+    "ConfigError",
     "FormatError",
+    "LedgerError",
     "LossScaleError",
     "NarrowgateError",
     "NumericsError",
     "OpError",
+    "PilotError",
     "Plan",
     "PrepareError",
     "PreparedOptimizer",
     "Recipe",
     "RecipeError",
+    "RunError",
     "StepError",
     "StepRecord",
     "StepResult",
     "autocast",
     "full_precision_state_dict",
     "load_checkpoint",
+    "log",
     "parse",
     "prepare",
     "restore",
+    "result",
     "save_checkpoint",
+    "seed",
 ]
 
 _HOME = {
     "CheckpointError": "errors",
+    "ConfigError": "errors",
     "FormatError": "errors",
+    "LedgerError": "errors",
     "LossScaleError": "errors",
     "NarrowgateError": "errors",
     "NumericsError": "errors",
     "OpError": "errors",
+    "PilotError": "errors",
     "Plan": "plan",
     "PrepareError": "errors",
     "PreparedOptimizer": "engine.optimizer",
     "Recipe": "plan",
     "RecipeError": "errors",
+    "RunError": "errors",
     "StepError": "errors",
     "StepRecord": "records",
     "StepResult": "engine.result",
     "autocast": "engine.swap",
     "full_precision_state_dict": "engine.prepare",
     "load_checkpoint": "engine.checkpoint",
+    "log": "records.script",
     "parse": "plan",
     "prepare": "engine.prepare",
     "restore": "engine.prepare",
+    "result": "records.script",
     "save_checkpoint": "engine.checkpoint",
+    "seed": "engine.seeding",
 }
 
 if TYPE_CHECKING:
@@ -64,20 +78,26 @@ if TYPE_CHECKING:
     from narrowgate.engine.optimizer import PreparedOptimizer
     from narrowgate.engine.prepare import full_precision_state_dict, prepare, restore
     from narrowgate.engine.result import StepResult
+    from narrowgate.engine.seeding import seed
     from narrowgate.engine.swap import autocast
     from narrowgate.errors import (
         CheckpointError,
+        ConfigError,
         FormatError,
+        LedgerError,
         LossScaleError,
         NarrowgateError,
         NumericsError,
         OpError,
+        PilotError,
         PrepareError,
         RecipeError,
+        RunError,
         StepError,
     )
     from narrowgate.plan import Plan, Recipe, parse
     from narrowgate.records import StepRecord
+    from narrowgate.records.script import log, result
 
 
 def __getattr__(name: str) -> object:

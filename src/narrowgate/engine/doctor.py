@@ -21,6 +21,7 @@ from narrowgate.engine import cpu, switches
 from narrowgate.engine.cpu import ProbeRow
 from narrowgate.engine.describe import format_name
 from narrowgate.engine.versions import note_on_torch
+from narrowgate.records.environment import processor_name
 
 __all__ = ["notes_on_probe", "report"]
 
@@ -83,7 +84,7 @@ def _devices() -> list[Row]:
     rows: list[Row] = [
         {
             "device": "cpu",
-            "name": _processor(),
+            "name": processor_name(),
             "memory_gib": memory / 2**30,
             "note": f"{torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads",
         }
@@ -99,18 +100,6 @@ def _devices() -> list[Row]:
             }
         )
     return rows
-
-
-def _processor() -> str:
-    """Name the processor: platform knows no more than its architecture on Linux."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            for line in lines:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.machine()
 
 
 def _cpu_format(dtype: torch.dtype, rows: Sequence[ProbeRow]) -> Row:

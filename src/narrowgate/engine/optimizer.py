@@ -150,6 +150,7 @@ class PreparedOptimizer(Optimizer):
         self._session.require_live()
         if self._session.recipe.is_passthrough:
             loss.backward(**kwargs)  # type: ignore[no-untyped-call]
+            self._session.recording.loss(loss)
             return
         scaled = self._session.begin_backward(loss)
         try:
@@ -158,6 +159,7 @@ class PreparedOptimizer(Optimizer):
         finally:
             self._session.unpark()
         self._session.end_backward()
+        self._session.recording.loss(loss)
         for optimizer in self._session.optimizers:
             optimizer._backwards += 1
 
@@ -206,6 +208,7 @@ class PreparedOptimizer(Optimizer):
             result, halted = self._judged_step(limit)
         # an autocast around the whole loop would go on with casts of the weights before this step
         torch.clear_autocast_cache()
+        session.recording.step(self, result)
         session.poll(result, halted)
         return result
 
@@ -379,11 +382,16 @@ class PreparedOptimizer(Optimizer):
         norm = torch.full((), float("nan"), dtype=torch.float64, device=self._session.device)
         if limit is not None:
             norm = torch.nn.utils.clip_grad_norm_(self._held(), limit).double()
+        elif self._session.recording.wants_norm:
+            grads = [p.grad for p in self._held() if p.grad is not None and not p.grad.is_sparse]
+            norm = torch.nn.utils.get_total_norm(grads).double()
         self._take_inner_step(closure)
         state = self._session.scaler.state
         state[4:6] += 1
         zero, one = torch.zeros_like(norm), torch.ones_like(norm)
-        return self._result(torch.stack([zero, one, one, norm, zero - 1, state[4], zero, zero]))
+        result = self._result(torch.stack([zero, one, one, norm, zero - 1, state[4], zero, zero]))
+        self._session.recording.step(self, result)
+        return result
 
     def _result(self, facts: torch.Tensor) -> StepResult:
         """Keep and return the result of a step."""

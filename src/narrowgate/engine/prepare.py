@@ -28,6 +28,7 @@ from narrowgate.engine.checks import (
 from narrowgate.engine.cpu.native import HALVES
 from narrowgate.engine.describe import FORMAT_OF, describe
 from narrowgate.engine.optimizer import PreparedOptimizer
+from narrowgate.engine.recording import Recording, recipe_of
 from narrowgate.engine.session import Session
 from narrowgate.engine.swap import is_covered, mark, swap, unswap
 from narrowgate.engine.versions import warn_once
@@ -88,7 +89,8 @@ def prepare(
         optimizer: Its optimizer, or a list of optimizers. All that is given to one call shares one
             loss scale and one verdict: a step is applied everywhere or nowhere.
         recipe: A recipe such as ``"bf16"`` or ``"fp16(residual=fp32); head: fp32"``; a `Plan`, or
-            ``"@plan.json"`` for one in a file. None means ``bf16``.
+            ``"@plan.json"`` for one in a file. None means ``bf16``. In a pilot the pilot's recipe
+            is taken instead, and this is said.
         clip_norm: Clip the true gradients of each optimizer to this norm at every step.
 
     Returns:
@@ -100,6 +102,7 @@ def prepare(
             optimizer with parameters of another model; parameters with gradients; sharded ones.
         FormatError: Parameters in FP64 or complex formats, or with values that the recipe's format
             cannot hold.
+        RunError: In a pilot: its run folder cannot be written, or another process does.
 
     Example:
         >>> import torch, narrowgate as ng
@@ -113,7 +116,7 @@ def prepare(
     warn_once()
     models = list(model) if isinstance(model, (list, tuple)) else [model]
     inners = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
-    wish, plan = read_recipe(recipe)
+    wish, plan = read_recipe(recipe_of(recipe))
     check_models(models)
     check_optimizers(inners, models, wish)
     held = [p for inner in inners for group in inner.param_groups for p in group["params"]]
@@ -147,6 +150,7 @@ def prepare(
                 "methods and parts inside of ng.autocast(model)",
                 type(one).__name__,
             )
+    session.recording = Recording(session)
     _convert(session, parameters)
     for inner in inners:
         if not wish.is_passthrough:
@@ -156,6 +160,7 @@ def prepare(
     session.formats = {parameter: parameter.dtype for parameter in session.order}
     session.switches = switches.apply(wish, device.type)
     lease.take(session)
+    session.recording.begin(session)
     shape = session.optimizers
     return (
         models if isinstance(model, (list, tuple)) else model,
@@ -305,6 +310,7 @@ def restore(model: Any, optimizer: Any) -> tuple[Any, Any]:
     for prepared in session.optimizers:
         inners.append(prepared.release())
     switches.put_back(session.switches)
+    session.recording.end()
     session.restored = True
     lease.give_back(session)
     return (

@@ -33,6 +33,7 @@ from narrowgate.plan import Plan, Recipe
 
 if TYPE_CHECKING:
     from narrowgate.engine.optimizer import PreparedOptimizer
+    from narrowgate.engine.recording import Recording
 
 __all__ = ["Session"]
 
@@ -75,6 +76,7 @@ class Session:
         self.optimizers: list[PreparedOptimizer] = []
         self.switches: dict[str, Any] = {}
         self.restored = False
+        self.recording: Recording  # set by prepare(), before it converts
         self._scale = self.scaler.loss_scale
         self._loss_finite = torch.ones((), dtype=torch.bool, device=device)
         self._sums: dict[torch.Tensor, torch.Tensor] = {}

@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 from narrowgate import __version__
 
-__all__ = ["code_hash", "git_facts", "machine_facts"]
+__all__ = ["code_hash", "git_facts", "machine_facts", "memory_bytes", "processor_name"]
 
 #: Untracked files larger than this count by name and size alone, in bytes.
 _LARGE = 2**20
@@ -107,19 +108,35 @@ def machine_facts() -> dict[str, str | int]:
         "narrowgate": __version__,
         "system": f"{platform.system()} {platform.release()}",
         "machine": platform.machine(),
-        "processor": _processor(),
+        "processor": processor_name(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1,
     }
 
 
-def _processor() -> str:
-    """Name the processor as Linux does; elsewhere as Python does."""
+def processor_name() -> str:
+    """Name the processor as Linux does; where that says nothing, its architecture."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return platform.processor()
+        return platform.machine()
     for line in text.splitlines():
         name, _, value = line.partition(":")
         if name.strip() == "model name":
             return value.strip()
-    return platform.processor()
+    return platform.machine()
+
+
+def memory_bytes() -> tuple[int, int]:
+    """Give this process's resident size, now and at its peak.
+
+    Returns:
+        Bytes now and the most so far, as Linux counts them since the program was started.
+    """
+    try:
+        text = Path("/proc/self/status").read_text(encoding="utf-8")
+    except OSError:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return peak, peak
+    kib = dict(line.split(":", 1) for line in text.splitlines() if line.startswith("Vm"))
+    now, peak = (int(kib[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
+    return now, peak

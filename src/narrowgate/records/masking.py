@@ -1,8 +1,8 @@
 """Secrets in a command line, masked before it is stored.
 
 What follows a name with one of the words token, key, password, passwd or secret is masked, whether
-it is written ``--api-key X``, ``--api-key=X`` or ``API_KEY=X``, also inside of a string for a shell;
-so is the password of an address with one. Words, not letters: ``--tokenizer`` and ``--max-tokens``
+it is written ``--api-key X``, ``--api-key=X`` or ``API_KEY=X``, also inside of a string for a
+shell; so is the password in an address. Words, not letters: ``--tokenizer`` and ``--max-tokens``
 are left alone. The process that runs still gets the secret; its own output is not masked.
 """
 

@@ -345,6 +345,8 @@ def _events(
             elif kind == "load":
                 waited = number(line["waited_s"])
                 load.append(Load(t=number(line["t"]), cpu_s=number(line["cpu_s"]), waited_s=waited))
+            elif kind == "fault":
+                faults.append(f"events.jsonl: {line['text']}")
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             faults.append(f"events.jsonl: a line was left out: {type(error).__name__}: {error}")
     return (

@@ -1,0 +1,245 @@
+"""What the engine tells the record of a run: losses, steps, checksums of the data, bytes, facts.
+
+Nothing is waited for: losses are copied where they are, and results are read later by the
+recorder's thread. A run that nobody records costs one comparison a step. In a pilot the recipe is
+the pilot's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from narrowgate.engine import switches
+from narrowgate.plan import Plan
+from narrowgate.records import script
+from narrowgate.records.environment import memory_bytes
+from narrowgate.records.recorder import Recorder
+
+if TYPE_CHECKING:
+    from narrowgate.engine.optimizer import PreparedOptimizer
+    from narrowgate.engine.result import StepResult
+    from narrowgate.engine.session import Session
+
+__all__ = ["Recording", "recipe_of"]
+
+_log = logging.getLogger("narrowgate")
+
+#: Checksums of the data are taken at each of so many first steps, and at every tenth after.
+_EVERY_STEP = 100
+#: An FP32 baseline's own optimizer takes no gradient norm: it is taken for the record now and then,
+#: so seldom that not even the 95th percentile of step times sees it.
+_NORM_INTERVAL = 32
+
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+_numbers = itertools.count()
+
+
+class _Seen:
+    """What was seen since the last step: sums of what models were given, by device."""
+
+    inputs: dict[torch.device, torch.Tensor] = {}  # noqa: RUF012 - one process, one record
+    num_steps = 0
+    base_bytes: int | None = None
+
+
+def recipe_of(recipe: str | Plan | None) -> str | Plan | None:
+    """Give the recipe that prepare() is to take: the pilot's, if there is a pilot.
+
+    Args:
+        recipe: The script's own.
+
+    Returns:
+        The recipe.
+
+    Raises:
+        RunError: ``NARROWGATE_RUN`` names no run's folder, or another process is writing there.
+    """
+    asked = script.request()
+    if asked is None or asked.recipe is None:
+        return recipe
+    script.requested()
+    own = "none" if recipe is None else recipe.recipe if isinstance(recipe, Plan) else recipe
+    if own != asked.recipe:
+        _log.warning(
+            "narrowgate: the pilot's recipe %s is taken; the script's own is %s", asked.recipe, own
+        )
+    return asked.recipe
+
+
+class Recording:
+    """What one prepare() call tells the record; made before anything is converted.
+
+    Args:
+        session: What the prepare() call shares.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._losses: list[torch.Tensor] = []
+        self._first = -1
+        self._hooks: list[Any] = []
+        if _Seen.base_bytes is None:
+            held = sum(_storage_bytes([*m.parameters(), *m.buffers()]) for m in session.models)
+            _Seen.base_bytes = max(memory_bytes()[0] - held, 0)
+
+    def begin(self, session: Session) -> None:
+        """Tell the record about the models and optimizers, when prepare() is done.
+
+        Args:
+            session: What the prepare() call shares.
+        """
+        self._first = next(_numbers)
+        for _ in session.optimizers[1:]:
+            next(_numbers)
+        _sessions.add(session)
+        script.introduce_by(_introduce)
+        if script.request() is not None:
+            hook = _note_inputs
+            self._hooks = [
+                m.register_forward_pre_hook(hook, with_kwargs=True) for m in session.models
+            ]
+
+    def end(self) -> None:
+        """Take the hooks away again."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def loss(self, loss: torch.Tensor) -> None:
+        """Note a loss that backward was given.
+
+        Args:
+            loss: The loss, unscaled; copied, since its owner may change it.
+        """
+        if script.active() is not None:
+            self._losses.append(loss.detach().clone())
+
+    def step(self, optimizer: PreparedOptimizer, result: StepResult) -> None:
+        """Note a step.
+
+        Args:
+            optimizer: The optimizer that stepped.
+            result: What it did.
+        """
+        recorder = script.active()
+        if recorder is None:
+            return
+        number = self._first + optimizer._session.optimizers.index(optimizer)
+        data = list(_Seen.inputs.values()) or None
+        recorder.step(number, self._losses, result.record, data)
+        self._losses = []
+        _Seen.inputs = {}
+        _Seen.num_steps += 1
+
+    @property
+    def wants_norm(self) -> bool:
+        """Whether the gradient norm of a step that does not need it is to be taken."""
+        return script.active() is not None and _Seen.num_steps % _NORM_INTERVAL == 0
+
+
+def _note_inputs(module: nn.Module, arguments: Any, keywords: Any) -> None:
+    """Add up the bits of what a model in training is given; a hook, by its name picklable."""
+    if torch.compiler.is_compiling() or not module.training or script.active() is None:
+        return
+    if _Seen.num_steps >= _EVERY_STEP and _Seen.num_steps % 10:
+        return
+    for tensor in _tensors((arguments, keywords)):
+        total = _checksum(tensor.detach())
+        held = _Seen.inputs.get(total.device)
+        _Seen.inputs[total.device] = total if held is None else held + total
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """List the dense tensors in nested lists, tuples and mappings that need no gradient."""
+    if isinstance(value, torch.Tensor):
+        if value.layout == torch.strided and not value.requires_grad and value.numel():
+            yield value
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from _tensors(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _tensors(inner)
+
+
+def _checksum(tensor: torch.Tensor) -> torch.Tensor:
+    """Sum a tensor's bits, taken as whole numbers, modulo 2^64; the order of elements is no matter.
+
+    That two batches differ in order only changes nothing about their mean loss.
+    """
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    if tensor.is_floating_point():
+        whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+        tensor = tensor.contiguous().view(whole[tensor.element_size()])
+    return tensor.sum(dtype=torch.int64)
+
+
+# --- what a record is told once ------------------------------------------------------------------
+
+
+def _introduce(recorder: Recorder) -> None:
+    """Tell a record which torch, device, flags and plans the run has."""
+    sessions = sorted(_sessions, key=lambda session: session.recording._first)
+    if not sessions:
+        return
+    recorder.measures = _measure
+    recorder.environment(_facts(sessions[0].device))
+    plans = [plan for session in sessions for plan in session.plans]
+    combined = hashlib.sha256("".join(plan.hash for plan in plans).encode()).hexdigest()
+    recorder.plans(combined, [plan.to_json() for plan in plans])
+
+
+def _facts(device: torch.device) -> dict[str, str | int | float | bool | None]:
+    """Name the facts about torch and the device that change numbers or speed."""
+    on_gpu = device.type == "cuda"
+    return {
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "device": device.type,
+        "device_name": torch.cuda.get_device_name(device) if on_gpu else None,
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "threads": torch.get_num_threads(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        **switches.read(),
+    }
+
+
+def _measure() -> tuple[str, int, int, dict[str, int]]:
+    """Measure what a result holds beside its metrics."""
+    sessions = list(_sessions)
+    kinds = dict.fromkeys(("parameters", "remainders", "gradients", "states", "buffers"), 0)
+    for session in sessions:
+        held = session.parameters()
+        kinds["parameters"] += sum(_storage_bytes(m.parameters()) for m in session.models)
+        kinds["buffers"] += sum(_storage_bytes(m.buffers()) for m in session.models)
+        kinds["remainders"] += _storage_bytes(session.masters.remainders.values())
+        kinds["gradients"] += sum(p.numel() * p.element_size() for p in held)
+        if session.recipe.accumulate:
+            kinds["gradients"] += sum(4 * p.numel() for p in held if p.element_size() == 2)
+        for optimizer in session.optimizers:
+            values = [
+                value
+                for state in optimizer.state.values()
+                for name, value in state.items()
+                if isinstance(value, torch.Tensor) and not name.startswith("master_")
+            ]
+            kinds["states"] += _storage_bytes(values)
+    device = sessions[0].device if sessions else torch.device("cpu")
+    if device.type == "cuda":
+        return "cuda", torch.cuda.max_memory_allocated(device), 0, kinds
+    base = _Seen.base_bytes or 0
+    return device.type, max(memory_bytes()[1] - base, 0), base, kinds
+
+
+def _storage_bytes(tensors: Sequence[torch.Tensor] | Iterator[torch.Tensor] | Any) -> int:
+    """Sum the bytes of tensors, each storage once."""
+    found = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+    return sum(found.values())
