@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["LedgerEntry"]
+__all__ = ["EntryKind", "LedgerEntry"]
+
+EntryKind = Literal["pilot", "verdict", "accept", "reject", "override"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +28,7 @@ class LedgerEntry:
 
     number: int
     time: str
-    kind: Literal["pilot", "verdict", "accept", "reject", "override"]
+    kind: EntryKind
     pilot: str
     body: Mapping[str, Any]
     previous: str
