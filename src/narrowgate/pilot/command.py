@@ -1,8 +1,8 @@
 """The user's command: a list of words, with ``{seed}`` where the seed goes.
 
-No shell comes between: each word reaches the program as it was typed. What is stored has its secrets
-masked; the command with its secrets lives in memory alone, so that a pilot which is resumed needs a
-masked command again.
+No shell comes between: each word reaches the program as it was typed. What is stored has its
+secrets masked; the command with its secrets lives in memory alone, so that whoever resumes a pilot
+gives it once more.
 """
 
 from __future__ import annotations

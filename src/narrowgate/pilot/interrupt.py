@@ -1,7 +1,7 @@
 """Ctrl-C as a count that is looked at, and never as an exception between two lines.
 
-While a pilot runs, SIGINT, SIGTERM and SIGHUP (a closed terminal) only count. The first one ends the
-run under way and then the pilot; the second one kills at once. So no file is left half-way.
+While a pilot runs, SIGINT, SIGTERM and SIGHUP (a closed terminal) only count. The first one ends
+the run under way and then the pilot; the second one kills at once. So no file is left half-way.
 """
 
 from __future__ import annotations

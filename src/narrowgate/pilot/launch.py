@@ -1,13 +1,14 @@
 """Starting one run, waiting for it, ending it: any command, any launcher.
 
 The command gets a session of its own, nothing to read, and files to print into: there is no pipe
-which could fill up, and no terminal whose Ctrl-C would reach it beside the pilot. It ends by itself,
-by its time-out or by Ctrl-C, and everything that it left running ends with it. Times are taken from
-a clock that nobody sets.
+which could fill up, and no terminal whose Ctrl-C would reach it beside the pilot. It ends by
+itself, by its time-out or by Ctrl-C, and everything that it left running ends with it. Times are
+taken from a clock that nobody sets.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
@@ -134,7 +135,5 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     """Signal the process and all that stayed in its group."""
-    try:
+    with contextlib.suppress(ProcessLookupError):  # all of them have ended
         os.killpg(process.pid, number)
-    except (ProcessLookupError, PermissionError):  # all of them have ended
-        pass

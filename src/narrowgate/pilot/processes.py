@@ -1,9 +1,9 @@
 """Ending all processes of a run, also those which left its group, and also after the pilot's death.
 
 A run's processes are known by their environment: each has inherited ``NARROWGATE_RUN``, whether a
-launcher put it into a session of its own or a shell forgot it. They are read from /proc; where there
-is none, a run ends with its process group alone. Signals go through a descriptor that is opened
-before the environment is read, so that they cannot hit a stranger who got the same number.
+launcher put it into a session of its own or a shell forgot it. They are read from /proc; where
+there is none, a run ends with its process group alone. Signals go through a descriptor that is
+opened before the environment is read, so that they cannot hit a stranger who got the same number.
 
 This file runs on its own, too, by its path and with the standard library alone: as the guard, which
 reads from its pilot which run is under way and, when the pilot dies, ends that run.
