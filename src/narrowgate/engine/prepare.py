@@ -310,7 +310,7 @@ def restore(model: Any, optimizer: Any) -> tuple[Any, Any]:
     for prepared in session.optimizers:
         inners.append(prepared.release())
     switches.put_back(session.switches)
-    session.recording.end()
+    session.recording.end(session)
     session.restored = True
     lease.give_back(session)
     return (

@@ -8,7 +8,6 @@ the pilot's.
 from __future__ import annotations
 
 import hashlib
-import itertools
 import logging
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,16 +37,37 @@ _EVERY_STEP = 100
 #: so seldom that not even the 95th percentile of step times sees it.
 _NORM_INTERVAL = 32
 
-_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-_numbers = itertools.count()
+
+class _Run:
+    """What belongs to one run of this process; the next run starts with another.
+
+    Attributes:
+        sessions: The prepare() calls that train in it.
+        num_optimizers: Optimizers that have a number.
+        inputs: Sums of what models were given since the last step, by device.
+        num_steps: Steps told so far.
+        base_bytes: Resident size before the first prepare(), less what its models hold.
+        recorder: Who is told; None until there is one.
+    """
+
+    def __init__(self) -> None:
+        self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self.num_optimizers = 0
+        self.inputs: dict[torch.device, torch.Tensor] = {}
+        self.num_steps = 0
+        self.base_bytes: int | None = None
+        self.recorder: Recorder | None = None
 
 
-class _Seen:
-    """What was seen since the last step: sums of what models were given, by device."""
+_run = _Run()
 
-    inputs: dict[torch.device, torch.Tensor] = {}  # noqa: RUF012 - one process, one record
-    num_steps = 0
-    base_bytes: int | None = None
+
+def _this_run() -> _Run:
+    """Give the present run; another one if the last has its result."""
+    global _run
+    if _run.recorder is not None and _run.recorder.is_closed:
+        _run = _Run()
+    return _run
 
 
 def recipe_of(recipe: str | Plan | None) -> str | Plan | None:
@@ -82,12 +102,13 @@ class Recording:
     """
 
     def __init__(self, session: Session) -> None:
+        self.first = 0
         self._losses: list[torch.Tensor] = []
-        self._first = -1
         self._hooks: list[Any] = []
-        if _Seen.base_bytes is None:
+        run = _this_run()
+        if run.base_bytes is None:
             held = sum(_storage_bytes([*m.parameters(), *m.buffers()]) for m in session.models)
-            _Seen.base_bytes = max(memory_bytes()[0] - held, 0)
+            run.base_bytes = max(memory_bytes()[0] - held, 0)
 
     def begin(self, session: Session) -> None:
         """Tell the record about the models and optimizers, when prepare() is done.
@@ -95,22 +116,31 @@ class Recording:
         Args:
             session: What the prepare() call shares.
         """
-        self._first = next(_numbers)
-        for _ in session.optimizers[1:]:
-            next(_numbers)
-        _sessions.add(session)
-        script.introduce_by(_introduce)
+        self._join(session)
         if script.request() is not None:
-            hook = _note_inputs
             self._hooks = [
-                m.register_forward_pre_hook(hook, with_kwargs=True) for m in session.models
+                model.register_forward_pre_hook(_note_inputs, with_kwargs=True)
+                for model in session.models
             ]
 
-    def end(self) -> None:
-        """Take the hooks away again."""
+    def _join(self, session: Session) -> None:
+        """Take part in the present run, with numbers for the optimizers."""
+        run = _this_run()
+        self.first = run.num_optimizers
+        run.num_optimizers += len(session.optimizers)
+        run.sessions.add(session)
+        script.introduce_by(_introduce)
+
+    def end(self, session: Session) -> None:
+        """Take no part any more: the model was given back.
+
+        Args:
+            session: What the prepare() call shares.
+        """
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        _run.sessions.discard(session)
 
     def loss(self, loss: torch.Tensor) -> None:
         """Note a loss that backward was given.
@@ -131,29 +161,33 @@ class Recording:
         recorder = script.active()
         if recorder is None:
             return
-        number = self._first + optimizer._session.optimizers.index(optimizer)
-        data = list(_Seen.inputs.values()) or None
-        recorder.step(number, self._losses, result.record, data)
+        session = optimizer._session
+        run = _this_run()
+        if session not in run.sessions:  # it went on training after a result
+            self._join(session)
+        number = self.first + session.optimizers.index(optimizer)
+        recorder.step(number, self._losses, result.record, list(run.inputs.values()) or None)
         self._losses = []
-        _Seen.inputs = {}
-        _Seen.num_steps += 1
+        run.inputs = {}
+        run.num_steps += 1
 
     @property
     def wants_norm(self) -> bool:
         """Whether the gradient norm of a step that does not need it is to be taken."""
-        return script.active() is not None and _Seen.num_steps % _NORM_INTERVAL == 0
+        return script.active() is not None and _this_run().num_steps % _NORM_INTERVAL == 0
 
 
 def _note_inputs(module: nn.Module, arguments: Any, keywords: Any) -> None:
     """Add up the bits of what a model in training is given; a hook, by its name picklable."""
     if torch.compiler.is_compiling() or not module.training or script.active() is None:
         return
-    if _Seen.num_steps >= _EVERY_STEP and _Seen.num_steps % 10:
+    run = _this_run()
+    if run.num_steps >= _EVERY_STEP and run.num_steps % 10:
         return
     for tensor in _tensors((arguments, keywords)):
         total = _checksum(tensor.detach())
-        held = _Seen.inputs.get(total.device)
-        _Seen.inputs[total.device] = total if held is None else held + total
+        held = run.inputs.get(total.device)
+        run.inputs[total.device] = total if held is None else held + total
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -187,7 +221,9 @@ def _checksum(tensor: torch.Tensor) -> torch.Tensor:
 
 def _introduce(recorder: Recorder) -> None:
     """Tell a record which torch, device, flags and plans the run has."""
-    sessions = sorted(_sessions, key=lambda session: session.recording._first)
+    run = _this_run()
+    run.recorder = recorder
+    sessions = sorted(run.sessions, key=lambda session: session.recording.first)
     if not sessions:
         return
     recorder.measures = _measure
@@ -214,7 +250,8 @@ def _facts(device: torch.device) -> dict[str, str | int | float | bool | None]:
 
 def _measure() -> tuple[str, int, int, dict[str, int]]:
     """Measure what a result holds beside its metrics."""
-    sessions = list(_sessions)
+    run = _run  # its recorder is closing
+    sessions = list(run.sessions)
     kinds = dict.fromkeys(("parameters", "remainders", "gradients", "states", "buffers"), 0)
     for session in sessions:
         held = session.parameters()
@@ -235,7 +272,7 @@ def _measure() -> tuple[str, int, int, dict[str, int]]:
     device = sessions[0].device if sessions else torch.device("cpu")
     if device.type == "cuda":
         return "cuda", torch.cuda.max_memory_allocated(device), 0, kinds
-    base = _Seen.base_bytes or 0
+    base = run.base_bytes or 0
     return device.type, max(memory_bytes()[1] - base, 0), base, kinds
 
 

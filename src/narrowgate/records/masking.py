@@ -19,7 +19,9 @@ MASK = "***"
 _SECRET = frozenset({"token", "key", "password", "passwd", "secret", "apikey"})
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 # a name, what parts it from its value, and the value: quoted, or up to the next blank
-_PAIR = re.compile(r"(?P<name>[\w.-]+)(?P<gap>\s*[=:]\s*|\s+)(?P<value>\"[^\"]*\"|'[^']*'|\S+)")
+_PAIR = re.compile(
+    r"(?P<name>[\w.-]+)(?P<gap>[\"']?\s*[=:]\s*|\s+)(?P<value>\"[^\"]*\"|'[^']*'|\S+)"
+)
 _ADDRESS = re.compile(r"(://[^/\s:@]*):[^/\s@]+@")
 
 

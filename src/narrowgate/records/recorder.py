@@ -93,6 +93,11 @@ class Recorder:
         """Whether this process made the recorder: a forked child has only its copy."""
         return self._process == os.getpid()
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more is taken."""
+        return self._stop.is_set()
+
     def environment(self, facts: Mapping[str, str | int | float | bool | None]) -> None:
         """Write the facts of code and machine.
 

@@ -101,7 +101,7 @@ def _start(folder: Path, asked: Request) -> Recorder:
 def active() -> Recorder | None:
     """Give the recorder that takes this process's steps; None if there is none, or it is done."""
     recorder = _State.recorder
-    return None if recorder is None or recorder.is_finished or not recorder.is_mine else recorder
+    return None if recorder is None or recorder.is_closed or not recorder.is_mine else recorder
 
 
 def close() -> None:

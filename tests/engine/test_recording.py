@@ -1,0 +1,390 @@
+"""What a run in a pilot records of training, and that recording changes no number."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import math
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import narrowgate as ng
+from narrowgate.plan import Plan
+from narrowgate.records import Run, layout, load_run, script
+from records import asked
+from tiny import GPT, ResNet
+
+
+@pytest.fixture(autouse=True)
+def no_run_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv(script.VARIABLE, raising=False)
+    monkeypatch.delenv("RANK", raising=False)
+    yield
+    script.close()
+
+
+@pytest.fixture
+def pilot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(script.VARIABLE, str(tmp_path / "run"))
+    return tmp_path / "run"
+
+
+def net(seed: int = 0) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+
+def train(recipe: str | None, steps: int = 4, seed: int = 0) -> tuple[nn.Module, list[float]]:
+    model, optimizer = ng.prepare(*net(seed), recipe)
+    data = torch.Generator().manual_seed(seed)
+    losses = []
+    for _ in range(steps):
+        loss = model(torch.randn(16, 4, generator=data)).pow(2).mean()
+        optimizer.zero_grad()
+        optimizer.backward(loss)
+        optimizer.step()
+        losses.append(loss.item())
+    return model, losses
+
+
+def ended(folder: Path) -> Run:
+    ng.result(val_loss=1.0)
+    script.close()
+    return load_run(folder)
+
+
+def test_the_pilots_recipe_is_taken_and_said(pilot: Path, caplog: pytest.LogCaptureFixture) -> None:
+    asked.folder(pilot, recipe="bf16(residual=fp32)")
+    with caplog.at_level(logging.WARNING, "narrowgate"):
+        model, _ = train("fp16")
+    assert model[0].weight.dtype is torch.bfloat16
+    said = "narrowgate: the pilot's recipe bf16(residual=fp32) is taken; the script's own is fp16"
+    assert said in caplog.messages
+    run = ended(pilot)
+    assert run.plan is not None
+    assert Plan.from_json(run.plan).recipe == "bf16(residual=fp32)"
+    saved = json.loads((pilot / layout.PLAN).read_text())
+    assert (run.plan_hash, len(saved["plans"])) == (saved["hash"], 1)
+
+
+def test_every_step_is_recorded_with_its_loss(pilot: Path) -> None:
+    asked.folder(pilot, recipe="bf16")
+    _, losses = train(None, steps=5)
+    run = ended(pilot)
+    assert run.steps.loss == tuple(losses)
+    assert run.steps.step == (1, 2, 3, 4, 5)
+    assert all(run.steps.applied)
+    assert all(math.isfinite(norm) and norm > 0 for norm in run.steps.grad_norm)
+
+
+@pytest.mark.parametrize("recipe", ["fp32", "bf16", "fp16", "bf16-mixed"])
+def test_recording_changes_no_bit(
+    pilot: Path, recipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked.folder(pilot, recipe=recipe)
+    recorded, losses = train("bf16", steps=6)
+    ended(pilot)
+    monkeypatch.delenv(script.VARIABLE)
+    plain, plain_losses = train(recipe, steps=6)
+    assert losses == plain_losses
+    for one, other in zip(recorded.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_without_a_pilot_nothing_is_written_or_hooked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model, _ = train("bf16")
+    assert list(tmp_path.iterdir()) == []
+    assert not model._forward_pre_hooks
+
+
+def test_a_run_of_its_own_has_the_plan_and_the_steps_since_its_first_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model, optimizer = ng.prepare(*net(), "bf16")
+    for step in range(4):
+        optimizer.zero_grad()
+        optimizer.backward(model(torch.ones(2, 4)).mean())
+        optimizer.step()
+        if step == 1:
+            ng.log(step=step, lr=0.1)
+    ng.result(val_loss=1.0)
+    (folder,) = (tmp_path / ".narrowgate" / "runs").iterdir()
+    run = load_run(folder)
+    assert run.steps.step == (3, 4)
+    assert run.environment["torch"] == str(torch.__version__)
+    assert run.plan is not None
+    assert run.result is not None
+    assert run.result.kinds["remainders"] > 0
+
+
+def test_losses_of_micro_batches_are_summed_in_fp64(pilot: Path) -> None:
+    asked.folder(pilot, recipe="bf16")
+    model, optimizer = ng.prepare(*net())
+    parts = []
+    for part in range(3):
+        loss = model(torch.full((2, 4), 0.1 * part)).pow(2).mean() / 3
+        optimizer.backward(loss)
+        parts.append(loss.item())
+        loss.data.mul_(1000)  # what a script does with its loss afterwards is its own matter
+    optimizer.step()
+    assert ended(pilot).steps.loss == (math.fsum(parts),)
+
+
+def test_skips_scales_and_culprits_are_recorded(pilot: Path) -> None:
+    asked.folder(pilot, recipe="fp16(init=1024)")
+    model, optimizer = ng.prepare(*net())
+    for bad in (False, True, False):
+        loss = model(torch.ones(2, 4)).mean() * (math.inf if bad else 1.0)
+        optimizer.zero_grad()
+        optimizer.backward(loss)
+        optimizer.step()
+    run = ended(pilot)
+    assert run.steps.applied == (True, False, True)
+    assert run.steps.loss_scale == (1024.0, 1024.0, 512.0)
+    assert run.steps.reason == ("", "non-finite loss", "")
+    assert run.steps.culprit[1] == "2.bias"
+    assert [math.isfinite(loss) for loss in run.steps.loss] == [True, False, True]
+
+
+def test_the_step_that_halts_training_is_recorded(pilot: Path) -> None:
+    asked.folder(pilot, recipe="fp16(init=1, floor=1)")
+    model, optimizer = ng.prepare(*net())
+
+    def train_on() -> None:
+        for _ in range(20):
+            optimizer.zero_grad()
+            optimizer.backward(model(torch.ones(2, 4)).mean() * math.inf)
+            optimizer.step()
+
+    with pytest.raises(ng.NumericsError):
+        train_on()
+    run = ended(pilot)
+    assert len(run.steps) == 8
+    assert not any(run.steps.applied)
+
+
+def test_an_fp32_baselines_gradient_norm_is_taken_now_and_then(pilot: Path) -> None:
+    asked.folder(pilot, recipe="fp32")
+    train(None, steps=34)
+    norms = ended(pilot).steps.grad_norm
+    assert [place for place, norm in enumerate(norms) if math.isfinite(norm)] == [0, 32]
+
+
+# --- data ----------------------------------------------------------------------------------------
+
+
+def checksums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, seed: int = 0
+) -> object:
+    folder = asked.folder(tmp_path / f"{recipe}-{seed}", recipe=recipe)
+    monkeypatch.setenv(script.VARIABLE, str(folder))
+    train(None, seed=seed)
+    return ended(folder).steps.data
+
+
+def test_data_are_the_same_in_every_recipe_and_differ_with_the_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    first = checksums(tmp_path, monkeypatch, "fp32")
+    assert first == checksums(tmp_path, monkeypatch, "bf16")
+    assert first == checksums(tmp_path, monkeypatch, "fp16")
+    other = checksums(tmp_path, monkeypatch, "fp32", seed=1)
+    assert len(set(first)) == 4
+    assert not set(first) & set(other)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        torch.randint(9, (2, 3)),
+        torch.randn(2, 3),
+        torch.randn(2, 3, dtype=torch.float64),
+        torch.randn(2, 3).bfloat16(),
+        torch.randn(2, 3, dtype=torch.complex64),
+        torch.tensor([[True, False]]),
+        torch.randint(255, (4,), dtype=torch.uint8),
+        torch.randn(3, 2).T,
+        {"ids": torch.arange(3), "more": [torch.ones(2), (torch.zeros(1), None, "x")]},
+        torch.tensor([math.nan, math.inf]),
+    ],
+    ids=["i64", "f32", "f64", "bf16", "c64", "bool", "u8", "strided", "nested", "nan"],
+)
+def test_any_batch_has_a_checksum_which_one_bit_changes(pilot: Path, batch: object) -> None:
+    class Any(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+
+        def forward(self, batch: object, scale: float) -> torch.Tensor:
+            return self.weight * scale
+
+    asked.folder(pilot, recipe="fp32")
+    model = Any()
+    model, optimizer = ng.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    changed = copy.deepcopy(batch)
+    first = changed["ids"] if isinstance(changed, dict) else changed
+    storage = first.untyped_storage()
+    storage[0] = storage[0] ^ 1
+    for given in (batch, changed, batch):
+        optimizer.backward(model(given, scale=2.0).sum())
+        optimizer.step()
+    data = ended(pilot).steps.data
+    assert data[0] == data[2] != data[1]
+    assert None not in data
+
+
+def test_validation_is_no_data_of_training(pilot: Path) -> None:
+    asked.folder(pilot, recipe="bf16")
+    model, optimizer = ng.prepare(*net())
+    for validates in (False, True):
+        if validates:
+            model.eval()
+            model(torch.randn(3, 4))
+            model.train()
+        optimizer.backward(model(torch.ones(2, 4)).mean())
+        optimizer.step()
+    first, second = ended(pilot).steps.data
+    assert first == second
+
+
+def test_data_are_sampled_in_a_long_run(pilot: Path) -> None:
+    asked.folder(pilot, recipe="fp32")
+    train(None, steps=125)
+    data = ended(pilot).steps.data
+    taken = [place for place, value in enumerate(data) if value is not None]
+    assert taken == [*range(100), 100, 110, 120]
+
+
+def test_a_compiled_model_is_left_whole(pilot: Path) -> None:
+    asked.folder(pilot, recipe="bf16")
+    model, optimizer = ng.prepare(*net())
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    optimizer.backward(compiled(torch.ones(2, 4)).mean())
+    optimizer.step()
+    assert len(ended(pilot).steps) == 1
+
+
+# --- what is measured ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("recipe", ["fp32", "bf16", "fp16", "bf16-mixed", "bf16(accumulate=fp32)"])
+def test_bytes_by_kind_are_the_plans(pilot: Path, recipe: str) -> None:
+    asked.folder(pilot, recipe=recipe)
+    model = GPT()
+    model, optimizer = ng.prepare(model, torch.optim.AdamW(model.parameters()))
+    optimizer.backward(model(torch.randint(31, (2, 16))).mean())
+    optimizer.step()
+    optimizer.zero_grad()
+    run = ended(pilot)
+    assert run.result is not None
+    assert run.plan is not None
+    totals = Plan.from_json(run.plan).totals()
+    kinds = run.result.kinds
+    assert kinds["parameters"] == totals["weights"]
+    assert kinds["remainders"] == totals["remainders"]
+    narrow = sum(p.numel() for p in model.parameters() if p.dtype == torch.bfloat16)
+    summed = 4 * narrow if "accumulate" in recipe else 0
+    assert kinds["gradients"] == totals["gradients"] + summed
+    count = sum(p.numel() for p in model.parameters())
+    assert 8 * count <= kinds["states"] <= 8 * count + 8 * len(list(model.parameters()))
+    assert run.result.device == "cpu"
+    assert run.result.peak_bytes > 0
+    assert run.result.base_bytes > 2**20
+
+
+def test_several_models_and_optimizers_are_numbered(pilot: Path) -> None:
+    asked.folder(pilot, recipe="bf16")
+    (one, a), (two, b), (three, c) = net(0), net(1), net(2)
+    (one, two), (a, b) = ng.prepare([one, two], [a, b])
+    three, c = ng.prepare(three, c)
+    a.backward(one(torch.ones(2, 4)).mean() + two(torch.ones(2, 4)).mean())
+    for optimizer in (a, b):
+        optimizer.step()
+    c.backward(three(torch.ones(2, 4)).mean())
+    c.step()
+    run = ended(pilot)
+    assert run.steps.optimizer == (0, 1, 2)
+    saved = json.loads((pilot / layout.PLAN).read_text())
+    assert len(saved["plans"]) == 3
+
+
+def test_a_second_run_of_the_process_is_told_of_its_own_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    kept = []
+    for width in (8, 16):
+        model = nn.Linear(4, width)
+        model, optimizer = ng.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1), "bf16")
+        kept.append((model, optimizer))
+        for _ in range(2):
+            ng.log(a=1)
+            optimizer.backward(model(torch.ones(2, 4)).mean())
+            optimizer.step()
+        ng.result(val_loss=1.0)
+    ng.log(a=2)
+    kept[0][1].step()  # the first model goes on, in a third run
+    ng.result(val_loss=1.0)
+    runs = [load_run(path) for path in (tmp_path / ".narrowgate" / "runs").iterdir()]
+    found = sorted(
+        (r.request.created, r.steps.optimizer, r.result.kinds["parameters"]) for r in runs
+    )
+    assert [row[1:] for row in found] == [((0, 0), 80), ((0, 0), 160), ((0,), 80)]
+
+
+def test_a_recorded_model_pickles_copies_and_is_given_back(pilot: Path) -> None:
+    asked.folder(pilot, recipe="bf16")
+    torch.manual_seed(0)
+    model = ResNet()
+    model, optimizer = ng.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert model._forward_pre_hooks
+    pickle.loads(pickle.dumps(model))
+    copied, _ = copy.deepcopy((model, optimizer))
+    copied(torch.randn(2, 3, 8, 8))
+    model, _ = ng.restore(model, optimizer)
+    assert not model._forward_pre_hooks
+
+
+def test_the_pilots_seed_is_taken_by_every_generator(
+    pilot: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    import random
+
+    import numpy as np
+
+    asked.folder(pilot, seed=7)
+    with torch.random.fork_rng(devices=[]), caplog.at_level(logging.WARNING, "narrowgate"):
+        assert ng.seed(0) == 7
+        drawn = (random.random(), float(np.random.rand()), float(torch.rand(())))
+        assert ng.seed(7) == 7
+        assert drawn == (random.random(), float(np.random.rand()), float(torch.rand(())))
+    assert caplog.messages == ["narrowgate: the pilot's seed 7 is taken"]
+
+
+@pytest.mark.parametrize("number", [-1, 2**32, 1.0, True, "3", None])
+def test_a_seed_that_is_none_is_refused(number: object) -> None:
+    with pytest.raises(ng.RunError, match="the seed is"):
+        ng.seed(number)
+
+
+def test_a_rank_that_does_not_record_takes_the_pilots_recipe_too(
+    pilot: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked.folder(pilot, recipe="fp16")
+    monkeypatch.setenv("RANK", "1")
+    model, _ = train("bf16")
+    assert model[0].weight.dtype is torch.float16
+    assert sorted(path.name for path in pilot.iterdir()) == [layout.REQUEST]
