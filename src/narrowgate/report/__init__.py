@@ -1,0 +1,1 @@
+"""What people look at: the page, the tables in the terminal, TensorBoard files. No torch here."""

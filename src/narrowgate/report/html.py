@@ -1,0 +1,120 @@
+"""From a template to a page: escaping, the two scripts, and the policy which allows only them."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import narrowgate
+from narrowgate.errors import RunError
+from narrowgate.report.figure import Figure
+from narrowgate.report.text import (
+    format_bytes,
+    format_number,
+    format_seconds,
+    format_share,
+    printable,
+    script_json,
+)
+
+if TYPE_CHECKING:
+    import jinja2
+
+__all__ = ["plotly_script", "render"]
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+@functools.cache
+def plotly_script() -> str:
+    """Read plotly.js out of the installed plotly package, which is not imported for that.
+
+    Returns:
+        The script, with nothing in it that would end a script block.
+
+    Raises:
+        RunError: The package has no such file.
+    """
+    spec = importlib.util.find_spec("plotly")
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    paths = [Path(folder) / "package_data" / "plotly.min.js" for folder in folders]
+    found = next((path for path in paths if path.is_file()), None)
+    if found is None:
+        raise RunError(
+            "the installed plotly has no package_data/plotly.min.js",
+            hint="pip install 'narrowgate[pilot]'",
+        )
+    return _script(found)
+
+
+def _script(path: Path) -> str:
+    # Read with universal newlines: a browser turns \r\n into \n before it takes the hash, too.
+    return path.read_text(encoding="utf-8").replace("</script", "<\\/script")
+
+
+def _hash(script: str) -> str:
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def _finalize(value: object) -> object:
+    """Show in every string what could not be seen; None is a bug of a template, not an empty."""
+    from markupsafe import Markup
+
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return printable(value)
+    return value
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "bytes": format_bytes,
+        "number": format_number,
+        "seconds": format_seconds,
+        "share": format_share,
+    }
+    return environment
+
+
+def render(template: str, figures: Sequence[Figure], **context: object) -> str:
+    """Render a page.
+
+    Args:
+        template: Name of the template.
+        figures: All charts of the page.
+        context: What the template uses.
+
+    Returns:
+        The page. The scripts and the style sheet are in it.
+    """
+    from markupsafe import Markup
+
+    plotly = plotly_script() if figures else ""
+    script = _script(_TEMPLATES / "page.js")
+    style = (_TEMPLATES / "page.css").read_text(encoding="utf-8")
+    # The scripts, the style sheet and the JSON are ours or made safe; all else is escaped.
+    return _environment().get_template(template).render(
+        plotly=Markup(plotly),  # noqa: S704
+        script=Markup(script),  # noqa: S704
+        style=Markup(style),  # noqa: S704
+        figures_json=Markup(script_json([figure.to_json() for figure in figures])),  # noqa: S704
+        script_hashes=Markup(" ".join(_hash(text) for text in (plotly, script) if text)),  # noqa: S704
+        version=narrowgate.__version__,
+        **context,
+    )

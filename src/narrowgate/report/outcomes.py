@@ -1,0 +1,235 @@
+"""What a verdict says in words, the same on the page and in the terminal.
+
+An outcome is never shown by its colour alone: a symbol and a word go with it. The numbers of a gate
+are its mean, the range that its two one-sided bounds enclose, and the limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from narrowgate.records import CandidateVerdict, GateVerdict, LedgerEntry, Outcome
+from narrowgate.report.text import format_number, format_share, signed
+
+__all__ = [
+    "SYMBOLS",
+    "WORDS",
+    "Decision",
+    "decided_by",
+    "decisions_of",
+    "gate_label",
+    "limit_text",
+    "measure_text",
+    "overrides_of",
+    "range_text",
+    "slice_of",
+    "value_text",
+]
+
+#: What stands beside the word, where colours are not seen or not printed.
+SYMBOLS: dict[Outcome | None, str] = {"pass": "✓", "fail": "✗", "inconclusive": "?", None: "!"}
+WORDS: dict[Outcome | None, str] = {
+    "pass": "pass",
+    "fail": "fail",
+    "inconclusive": "inconclusive",
+    None: "not compared",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What a person wrote into the ledger about a candidate.
+
+    Attributes:
+        time: When, UTC.
+        kind: ``accept``, ``reject`` or ``override``.
+        recipe: The candidate.
+        gate: The gate that was overridden; empty for the others.
+        by: Who.
+        reason: Why.
+        number: Place of the entry in the ledger.
+    """
+
+    time: str
+    kind: str
+    recipe: str
+    gate: str
+    by: str
+    reason: str
+    number: int
+
+
+def decisions_of(entries: Sequence[LedgerEntry], pilot: str) -> list[Decision]:
+    """Find what people decided about a pilot, in the order in which they did.
+
+    Args:
+        entries: The ledger.
+        pilot: Name of the pilot's folder.
+    """
+    found = []
+    for entry in entries:
+        if entry.pilot == pilot and entry.kind in ("accept", "reject", "override"):
+            said = {
+                key: str(entry.body.get(key, "")) for key in ("recipe", "gate", "by", "reason")
+            }
+            found.append(Decision(time=entry.time, kind=entry.kind, number=entry.number, **said))
+    return found
+
+
+def overrides_of(decisions: Sequence[Decision], recipe: str) -> dict[str, Decision]:
+    """Find the overridden gates of a candidate.
+
+    Args:
+        decisions: All decisions.
+        recipe: The candidate.
+
+    Returns:
+        The last override by gate.
+    """
+    return {d.gate: d for d in decisions if d.kind == "override" and d.recipe == recipe}
+
+
+def slice_of(gate: GateVerdict) -> tuple[str, str] | None:
+    """Split the name of a slice's gate.
+
+    Args:
+        gate: Any gate.
+
+    Returns:
+        Metric and slice; None if the gate is no slice's.
+    """
+    name = gate.gate.removeprefix("quality.")
+    if name == gate.gate or "/" not in name:
+        return None
+    metric, _, part = name.partition("/")
+    return metric, part
+
+
+_LABELS = {
+    "speed.median": "speed, median step",
+    "speed.p95": "speed, 95th percentile of steps",
+    "memory.peak": "memory, peak",
+    "stability.finite": "stability, runs with non-finite results",
+    "stability.skipped": "stability, skipped steps",
+    "cost.total": "cost, whole runs",
+}
+
+
+def gate_label(gate: str) -> str:
+    """Say what a gate is about.
+
+    Args:
+        gate: Its name.
+    """
+    if gate.startswith("quality."):
+        return "quality, " + gate.removeprefix("quality.")
+    return _LABELS.get(gate, gate)
+
+
+def _plain(gate: GateVerdict, value: float) -> str:
+    if gate.measure == "worse by":
+        return signed(value)
+    return format_share(value) if gate.measure == "share" else f"{format_number(value, 3)}×"
+
+
+def value_text(gate: GateVerdict) -> str:
+    """Write a gate's mean in its unit.
+
+    Args:
+        gate: The gate.
+
+    Returns:
+        ``+0.0123``, ``0.62×``, ``1.2 %``; ``no value`` where nothing was compared.
+    """
+    return "no value" if not gate.values else _plain(gate, gate.mean)
+
+
+def range_text(gate: GateVerdict) -> str:
+    """Write the range between a gate's two bounds.
+
+    Args:
+        gate: The gate.
+
+    Returns:
+        ``−0.002 to +0.011``; empty where none was taken.
+    """
+    if math.isnan(gate.lower) or math.isnan(gate.upper):
+        return ""
+    return f"{_plain(gate, gate.lower)} to {_plain(gate, gate.upper)}"
+
+
+def limit_text(gate: GateVerdict) -> str:
+    """Write a gate's limit.
+
+    Args:
+        gate: The gate.
+
+    Returns:
+        ``below +0.05``, ``at least 1.2×``, ``at most 1 %``.
+    """
+    limit = _plain(gate, gate.limit)
+    if gate.measure == "worse by":
+        return f"below {limit}"
+    return f"at {'most' if gate.better == 'lower' else 'least'} {limit}"
+
+
+def measure_text(gate: GateVerdict) -> str:
+    """Say what the numbers of a gate are, and which direction is better.
+
+    Args:
+        gate: The gate.
+    """
+    if gate.measure == "worse by":
+        return "how much worse than the baseline; negative is better"
+    if gate.measure == "share":
+        return "share; less is better"
+    if gate.gate == "speed.median":
+        return "the baseline's time ÷ the candidate's; more is faster"
+    return "the candidate ÷ the baseline; less is better"
+
+
+def closeness(gate: GateVerdict) -> float:
+    """Say how much of its limit a passed gate used up, to find the closest.
+
+    Args:
+        gate: A gate.
+
+    Returns:
+        0 far from the limit, 1 at it; NaN where that means nothing.
+    """
+    bound = gate.upper if gate.better == "lower" else gate.lower
+    bound = gate.mean if math.isnan(bound) else bound
+    if gate.measure == "x baseline" and bound > 0 and gate.limit > 0:
+        return bound / gate.limit if gate.better == "lower" else gate.limit / bound
+    return bound / gate.limit if gate.limit else math.nan
+
+
+def decided_by(candidate: CandidateVerdict) -> str:
+    """Say in a sentence or two what decided a candidate.
+
+    Args:
+        candidate: The candidate.
+
+    Returns:
+        The error; the reason of the first gate that failed, else of the first that is open, with
+        the number of the others like it; of a passed one, the gate that came closest to its limit.
+    """
+    if candidate.outcome is None:
+        return candidate.error
+    same = [gate for gate in candidate.gates if gate.outcome == candidate.outcome]
+    num = len(candidate.gates)
+    if candidate.outcome == "pass":
+        near = [gate for gate in same if math.isfinite(closeness(gate))]
+        text = f"All {num} gates passed."
+        if near:
+            closest = max(near, key=closeness)
+            text += f" Closest to its limit: {gate_label(closest.gate)}. {closest.reason}"
+        return text
+    if not same:
+        return f"No gate says why: {num} gates."
+    others = len(same) - 1
+    word = "failed" if candidate.outcome == "fail" else "could not be decided"
+    more = f" {others} more {'gate' if others == 1 else 'gates'} {word}." if others else ""
+    return f"{gate_label(same[0].gate)}: {same[0].reason}{more}"
