@@ -10,13 +10,14 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import platform
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+from narrowgate.records.environment import processor_name
 
 __all__ = ["Measure", "append_rows", "describe_versions", "print_measures", "print_table"]
 
@@ -105,15 +106,8 @@ def describe_machine() -> dict[str, str | int]:
     Returns:
         Plain data for a row.
     """
-    model = platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-                break
     return {
-        "cpu": model,
+        "cpu": processor_name(),
         "cores": len(os.sched_getaffinity(0)),
         "vector_units": torch.backends.cpu.get_cpu_capability(),
     }

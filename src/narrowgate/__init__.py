@@ -104,7 +104,9 @@ def __getattr__(name: str) -> object:
     """Load a public name when it is first used."""
     if name not in _HOME:
         raise AttributeError(f"module 'narrowgate' has no attribute {name!r}")
-    return getattr(import_module(f"narrowgate.{_HOME[name]}"), name)
+    value = getattr(import_module(f"narrowgate.{_HOME[name]}"), name)
+    globals()[name] = value  # the next time it is simply there
+    return value
 
 
 def __dir__() -> list[str]:

@@ -32,6 +32,7 @@ __all__ = [
 #: The schema that this version writes, and the highest that it reads.
 SCHEMA = 1
 
+_encode = json.JSONEncoder(allow_nan=False).encode
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -80,9 +81,9 @@ def dumps(value: Any) -> str:
         The line, without a newline. Floats come back bit for bit.
     """
     try:
-        return json.dumps(value, allow_nan=False)
+        return _encode(value)
     except ValueError:
-        return json.dumps(_plain(value), allow_nan=False)
+        return _encode(_plain(value))
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:

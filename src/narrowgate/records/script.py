@@ -113,28 +113,27 @@ def close() -> None:
 
 def _open() -> Recorder | None:
     """Give the recorder, making a folder for a run that nobody asked for."""
+    if (recorder := active()) is not None:
+        return recorder
     if _State.is_child or _rank() != 0:
         return None
     if os.environ.get(VARIABLE):
         return requested()
-    if _State.recorder is not None and _State.recorder.is_finished:
-        close()
-    if _State.recorder is None:
-        folder = Path.cwd() / layout.ROOT / "runs" / layout.new_folder_name()
-        commit, uncommitted = git_facts(Path.cwd())
-        asked = Request(
-            recipe=None,
-            seed=None,
-            attempt=1,
-            pilot=None,
-            command=mask_command([sys.executable, *sys.argv]),
-            commit=commit,
-            uncommitted=uncommitted,
-            created=utc_now(),
-        )
-        write_json(folder / layout.REQUEST, asked.to_json())
-        return _start(folder, asked)
-    return _State.recorder
+    close()
+    folder = Path.cwd() / layout.ROOT / "runs" / layout.new_folder_name()
+    commit, uncommitted = git_facts(Path.cwd())
+    asked = Request(
+        recipe=None,
+        seed=None,
+        attempt=1,
+        pilot=None,
+        command=mask_command([sys.executable, *sys.argv]),
+        commit=commit,
+        uncommitted=uncommitted,
+        created=utc_now(),
+    )
+    write_json(folder / layout.REQUEST, asked.to_json())
+    return _start(folder, asked)
 
 
 def log(*, step: float | None = None, **values: Any) -> None:
