@@ -58,10 +58,14 @@ def model() -> ModelInfo:
         modules.append(ModuleInfo(fqn=fqn, kind=kind, class_name=kind, parametrized=False))
         params.append(
             ParamInfo(
-                fqn=f"{fqn}.weight", shape=shape, dtype="fp32", trainable=True, optimized=True,
+                fqn=f"{fqn}.weight",
+                shape=shape,
+                dtype="fp32",
+                trainable=True,
+                optimized=True,
                 owners=(Owner(module=fqn, name="weight"),),
-            )  # fmt: skip
-        )
+            )
+        )  # fmt: skip
 
     add("tokens", "Embedding", (256, 256))
     add_plain("blocks")
@@ -191,7 +195,7 @@ def gate(name: str, values, limit: float, *, measure="worse by", better="lower",
         "lower": lower, "upper": upper, "look": 1,
         "alpha": math.nan if measure == "share" else 0.025,
         "num_seeds_needed": 9 if outcome == "inconclusive" else None,
-        "reason": f"mean {mean:.4g}, {lower:.4g} to {upper:.4g}, against {limit:.4g}.",
+        "reason": f"the mean is {mean:.4g}, in {lower:.4g} to {upper:.4g}, the limit {limit:.4g}.",
     }  # fmt: skip
     return GateVerdict(**{**fields, **changed})
 
@@ -258,6 +262,6 @@ def ledger() -> list[LedgerEntry]:
     return [
         entry(1, "pilot"),
         entry(2, "accept", recipe="bf16", by="Ada Lovelace", reason="within the margin everywhere"),
-        entry(3, "override", recipe="fp16", gate="speed.median", by="Charles Babbage",
-              reason="a GPU will run it"),
+        entry(3, "override", recipe="fp16", gate="quality.val_loss/email", by="Charles Babbage",
+              reason="no mail in our data"),
     ]  # fmt: skip

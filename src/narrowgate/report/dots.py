@@ -1,18 +1,17 @@
-"""Charts in rows: a gate's values against its limit, slices against their margins, bytes by kind.
+"""Charts in rows: a gate's values against its limit, slices against their margins.
 
 The names stand above their rows, inside the picture, so that long recipes leave a narrow screen its
-width. What lies far beyond the limit is drawn as an arrow at the edge with its number, since one
+width. What lies far beyond the limit is told as an arrow at the edge with its number, since one
 candidate that failed by far would else squeeze all the others into a line.
 """
 
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from narrowgate.records import CandidateVerdict, GateVerdict, Run, Verdict
+from narrowgate.records import CandidateVerdict, GateVerdict, Verdict
 from narrowgate.report.figure import Figure, Legend, Series, layout
 from narrowgate.report.outcomes import (
     SYMBOLS,
@@ -21,40 +20,52 @@ from narrowgate.report.outcomes import (
     limit_text,
     range_text,
     slice_of,
+    value_in_unit,
     value_text,
 )
-from narrowgate.report.text import bytes_unit, format_bytes, format_number, plotly_text
+from narrowgate.report.text import plotly_text
 
-__all__ = ["KINDS", "bytes_figure", "gate_figures", "slice_figures"]
+__all__ = ["ROW_HEIGHT", "gate_figures", "row_label", "rows_axis", "slice_figures"]
 
+ROW_HEIGHT = 54
 _MARKERS = {"pass": "circle", "fail": "x", "inconclusive": "diamond"}
-_ROW_HEIGHT = 52
-#: How many limits away from zero an axis ends.
+_SIGNS = {"pass": "●", "fail": "✖", "inconclusive": "◆"}
+#: How many limits away from the baseline's value an axis ends at most.
 _FARTHEST = 4.0
 _MOST_SLICES = 24
 _SLICE_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "star", "hexagon")
 _SLICE_SIGNS = ("●", "■", "◆", "▲", "★", "⬢")
 
-#: Kinds of bytes in the order in which they are stacked.
-KINDS = ("parameters", "remainders", "gradients", "states", "buffers")
 
+def row_label(text: str, row: float) -> dict[str, Any]:
+    """Write a row's name above it.
 
-def _label(text: str, row: float) -> dict[str, Any]:
+    Args:
+        text: The name, as plotly shall read it.
+        row: The row, from 0.
+    """
     return {
         "text": text,
         "x": 0,
         "xref": "paper",
         "xanchor": "left",
         "y": row - 0.34,
-        "yref": "y",
         "yanchor": "middle",
         "showarrow": False,
         "align": "left",
+        "bgcolor": "var(--page)",
+        "borderpad": 0,
+        "opacity": 0.85,
         "font": {"color": "var(--text)", "size": 13},
     }
 
 
-def _rows_axis(num_rows: int) -> dict[str, Any]:
+def rows_axis(num_rows: int) -> dict[str, Any]:
+    """Give the y axis of a chart in rows, the first row on top.
+
+    Args:
+        num_rows: Number of rows.
+    """
     return {
         "range": [num_rows - 0.42, -0.66],
         "showticklabels": False,
@@ -64,58 +75,35 @@ def _rows_axis(num_rows: int) -> dict[str, Any]:
     }
 
 
-def _separators(num_rows: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "type": "line",
-            "xref": "paper",
-            "x0": 0,
-            "x1": 1,
-            "y0": row - 0.6,
-            "y1": row - 0.6,
-            "line": {"color": "var(--grid)", "width": 1},
-        }
-        for row in range(1, num_rows)
-    ]
+def _line(where: Mapping[str, Any], colour: str, **more: object) -> dict[str, Any]:
+    return {"type": "line", "layer": "below", **where, "line": {"color": colour, **more}}
 
 
-def _limit(value: float, edge: float) -> list[dict[str, Any]]:
-    """Draw a limit, and the side of it that is forbidden shaded."""
-    whole: dict[str, Any] = {"yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
+def _shapes(limit: float, edge: float, zero: float, num_rows: int) -> list[dict[str, Any]]:
+    """Draw the limit, the side of it that is forbidden, the baseline, and lines between rows."""
+    across: dict[str, Any] = {"yref": "paper", "y0": 0, "y1": 1}
     return [
         {
-            **whole,
+            **across,
             "type": "rect",
-            "x0": value,
+            "layer": "below",
+            "x0": limit,
             "x1": edge,
             "fillcolor": "var(--forbidden)",
             "line": {"width": 0},
         },
-        {
-            **whole,
-            "type": "line",
-            "x0": value,
-            "x1": value,
-            "line": {"color": "var(--fail)", "width": 2, "dash": "dash"},
-        },
+        _line({**across, "x0": limit, "x1": limit}, "var(--fail)", width=2, dash="dash"),
+        _line({**across, "x0": zero, "x1": zero}, "var(--axis)", width=1.5),
+        *(
+            _line({"xref": "paper", "x0": 0, "x1": 1, "y0": at, "y1": at}, "var(--grid)", width=1)
+            for at in (row - 0.6 for row in range(1, num_rows))
+        ),
     ]
 
 
-def _zero(value: float) -> dict[str, Any]:
-    return {
-        "type": "line",
-        "yref": "paper",
-        "x0": value,
-        "x1": value,
-        "y0": 0,
-        "y1": 1,
-        "layer": "below",
-        "line": {"color": "var(--axis)", "width": 1},
-    }
-
-
-def _mean(gate: GateVerdict, x: float, low: float, high: float) -> dict[str, Any]:
+def _mean(gate: GateVerdict, numbers: Sequence[float], colour: str) -> dict[str, Any]:
     """Draw a gate's mean and the range between its bounds."""
+    x, low, high = numbers
     trace: dict[str, Any] = {
         "type": "scatter",
         "mode": "markers",
@@ -123,9 +111,10 @@ def _mean(gate: GateVerdict, x: float, low: float, high: float) -> dict[str, Any
         "marker": {
             "symbol": _MARKERS[gate.outcome],
             "size": 13,
-            "color": f"var(--{gate.outcome})",
-            "line": {"color": "var(--panel)", "width": 1},
+            "color": colour,
+            "line": {"color": "var(--page)", "width": 1},
         },
+        "hovertemplate": "%{text}<extra></extra>",
     }
     if math.isfinite(low) and math.isfinite(high):
         trace["error_x"] = {
@@ -133,7 +122,7 @@ def _mean(gate: GateVerdict, x: float, low: float, high: float) -> dict[str, Any
             "symmetric": False,
             "array": [high - x],
             "arrayminus": [x - low],
-            "color": f"var(--{gate.outcome})",
+            "color": colour,
             "thickness": 2.5,
             "width": 6,
         }
@@ -150,29 +139,41 @@ def _hover(gate: GateVerdict, recipe: str) -> str:
     return "<br>".join(lines)
 
 
-def _x_range(values: Sequence[float], limit: float, zero: float) -> tuple[float, float]:
-    """Choose an axis that shows the baseline, the limit and what lies near them."""
-    reach = abs(limit - zero) or 1e-9
-    finite = [value for value in values if math.isfinite(value)]
-    low = max(min([*finite, limit, zero]), min(zero, limit) - _FARTHEST * reach)
-    high = min(max([*finite, limit, zero]), max(zero, limit) + _FARTHEST * reach)
-    pad = 0.06 * (high - low)
+def _x_range(
+    values: Sequence[float], limit: float, zero: float, least: float
+) -> tuple[float, float]:
+    """Choose an axis that shows the baseline, the limit and the values that lie near them."""
+    reach = _FARTHEST * max(abs(limit - zero), least)
+    near = [v for v in values if min(zero, limit) - reach <= v <= max(zero, limit) + reach]
+    low, high = min([*near, limit, zero]), max([*near, limit, zero])
+    pad = 0.08 * (high - low)
     return low - pad, high + pad
 
 
-def _beyond(gate: GateVerdict, row: float, low: float, high: float) -> dict[str, Any] | None:
-    """Draw an arrow with the number where a mean lies beyond the axis, or is no number."""
-    if low <= gate.mean <= high:
-        return None
-    is_left = gate.mean < low
+def _edge_note(text: str, is_left: bool, y: float, x: tuple[float, float]) -> dict[str, Any]:
+    """Write at the edge what lies beyond it."""
     return {
-        "text": f"{value_text(gate)} {'◀' if is_left else '▶'}",
-        "x": low if is_left else high,
+        "text": f"◀ {text}" if is_left else f"{text} ▶",
+        "x": x[0] if is_left else x[1],
         "xanchor": "left" if is_left else "right",
-        "y": row,
+        "y": y,
         "yanchor": "middle",
         "showarrow": False,
-        "font": {"color": f"var(--{gate.outcome})", "size": 13},
+        "font": {"size": 12},
+    }
+
+
+def _limit_note(text: str, limit: float, x: tuple[float, float]) -> dict[str, Any]:
+    """Name the limit above its line, on the side that has room."""
+    return {
+        "text": text,
+        "x": limit,
+        "xanchor": "left" if limit < (x[0] + x[1]) / 2 else "right",
+        "y": 1,
+        "yref": "paper",
+        "yanchor": "bottom",
+        "showarrow": False,
+        "font": {"color": "var(--fail)", "size": 12},
     }
 
 
@@ -200,58 +201,42 @@ def gate_figures(
     ]
 
 
+_AXIS_TITLES = {
+    "speed.median": "← slower · times as fast as the baseline · faster →",
+    "speed.p95": "← faster · times the baseline · slower →",
+    "memory.peak": "← less memory · times the baseline · more →",
+    "cost.total": "← cheaper · times the baseline · dearer →",
+}
+
+
 def _gate_figure(
     name: str, rows: Sequence[tuple[CandidateVerdict, GateVerdict]], zero: float
 ) -> Figure:
     first = rows[0][1]
-    values = [
-        value
-        for _, gate in rows
-        for value in (*gate.values, gate.mean, gate.lower, gate.upper)
-    ]
-    low, high = _x_range(values, first.limit, zero)
+    numbers = [v for _, g in rows for v in (*g.values, g.mean, g.lower, g.upper)]
+    # A ratio's limit may lie so near to 1 that what is far from it is still worth seeing.
+    x = _x_range(numbers, first.limit, zero, 0.1 if first.measure == "x baseline" else 0.0)
     traces: list[dict[str, Any]] = []
-    labels: list[dict[str, Any]] = []
+    notes = [_limit_note(f"limit {value_in_unit(first, first.limit)}", first.limit, x)]
     said: list[str] = []
     for row, (candidate, gate) in enumerate(rows):
         text = plotly_text(candidate.recipe, 40)
-        labels.append(_label(f"{SYMBOLS[gate.outcome]} {text}", row))
-        traces.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "x": list(gate.values),
-                "y": [row + 0.22] * len(gate.values),
-                "marker": {
-                    "symbol": "circle-open",
-                    "size": 8,
-                    "color": "var(--muted)",
-                    "line": {"width": 1.5},
-                },
-                "text": [f"seed {seed}: {format_number(value)}" for seed, value in
-                         zip(gate.seeds, gate.values, strict=False)],
-                "hovertemplate": f"{text}<br>%{{text}}<extra></extra>".replace("%{t", "%{t"),
-            }
-        )
+        notes.append(row_label(f"{SYMBOLS[gate.outcome]} {text}", row))
+        shown, beyond = _seeds(gate, row, text, x)
+        traces.append(shown)
+        notes += [_edge_note(words, is_left, row + 0.24, x) for words, is_left in beyond]
         said.append(f"{candidate.recipe} {value_text(gate)}, {WORDS[gate.outcome]}")
-        if arrow := _beyond(gate, row + 0.02, low, high):
-            labels.append(arrow)
-            continue
-        mean = _mean(gate, gate.mean, gate.lower, gate.upper)
-        hover = {"text": [_hover(gate, candidate.recipe)], "hovertemplate": "%{text}<extra></extra>"}
-        traces.append({**mean, "y": [row + 0.02], **hover})
-    edge = high if first.better == "lower" else low
-    height = _ROW_HEIGHT * len(rows) + 64
-    titles = {
-        "worse by": "← better · worse than the baseline by →",
-        "share": "share",
-        "x baseline": "← less · times the baseline · more →",
-    }
-    title = titles[first.measure]
-    if first.gate == "speed.median":
-        title = "← slower · times as fast as the baseline · faster →"
-    if first.gate in ("speed.p95",):
-        title = "← faster · times the baseline's time · slower →"
+        if x[0] <= gate.mean <= x[1]:
+            mean = _mean(gate, (gate.mean, gate.lower, gate.upper), f"var(--{gate.outcome})")
+            hover = _hover(gate, candidate.recipe)
+            traces.append({**mean, "y": [row + 0.02], "text": [hover]})
+        else:
+            words = f"<b>mean {value_text(gate)}</b>"
+            notes.append(_edge_note(words, gate.mean < x[0], row - 0.02, x))
+    outcomes = [word for word in _SIGNS if any(gate.outcome == word for _, gate in rows)]
+    title = _AXIS_TITLES.get(first.gate, "← better · worse than the baseline by →")
+    height = ROW_HEIGHT * len(rows) + 84
+    edge = x[1] if first.better == "lower" else x[0]
     return Figure(
         name=name,
         title=gate_label(first.gate),
@@ -260,13 +245,63 @@ def _gate_figure(
         height=height,
         traces=traces,
         layout=layout(
-            {"title": {"text": title}, "range": [low, high], "fixedrange": True},
-            _rows_axis(len(rows)),
+            {"title": {"text": title}, "range": list(x), "fixedrange": True},
+            rows_axis(len(rows)),
             height,
-            shapes=[*_limit(first.limit, edge), _zero(zero), *_separators(len(rows))],
-            annotations=labels,
+            shapes=_shapes(first.limit, edge, zero, len(rows)),
+            annotations=notes,
+            margin={"l": 12, "r": 14, "t": 24, "b": 8},
         ),
+        legend=[
+            Legend(text="one seed", colour="var(--muted)", mark="symbol", symbol="○"),
+            *(
+                Legend(
+                    text=f"mean and range: {word}",
+                    colour=f"var(--{word})",
+                    mark="symbol",
+                    symbol=_SIGNS[word],
+                )
+                for word in outcomes
+            ),
+            Legend(text="beyond the limit", colour="var(--forbidden)", mark="band"),
+        ],
     )
+
+
+def _seeds(
+    gate: GateVerdict, row: int, text: str, x: tuple[float, float]
+) -> tuple[dict[str, Any], list[tuple[str, bool]]]:
+    """Draw a dot a seed, and put in words how many lie beyond the axis or are no number."""
+    pairs = [(s, v) for s, v in zip(gate.seeds, gate.values, strict=False) if x[0] <= v <= x[1]]
+    trace = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [value for _, value in pairs],
+        "y": [row + 0.24] * len(pairs),
+        "marker": {
+            "symbol": "circle-open",
+            "size": 8,
+            "color": "var(--muted)",
+            "line": {"width": 1.5},
+        },
+        "text": [f"{text}<br>seed {seed}: {value_in_unit(gate, value)}" for seed, value in pairs],
+        "hovertemplate": "%{text}<extra></extra>",
+    }
+    beyond = []
+    for is_left in (True, False):
+        far = [v for v in gate.values if (v < x[0] if is_left else v > x[1])]
+        lost = [] if is_left else [v for v in gate.values if math.isnan(v)]
+        words = []
+        if far:
+            least, most = min(far), max(far)
+            span = value_in_unit(gate, least)
+            span += "" if least == most else f" to {value_in_unit(gate, most)}"
+            words.append(f"{len(far)} {'seed' if len(far) == 1 else 'seeds'} at {span}")
+        if lost:
+            words.append(f"{len(lost)} {'seed' if len(lost) == 1 else 'seeds'} NaN")
+        if words:
+            beyond.append((", ".join(words), is_left))
+    return trace, beyond
 
 
 def slice_figures(verdict: Verdict, series: Mapping[str, Series]) -> list[Figure]:
@@ -308,45 +343,47 @@ def _slice_figure(
     series: Mapping[str, Series],
 ) -> Figure:
     names = sorted(found, key=lambda part: -_worst(found[part]))[:_MOST_SLICES]
-    recipes = [r for r in series if any(r == recipe for rows in found.values() for recipe, _ in rows)]
-    values = [
-        _share(gate, value)
-        for part in names
-        for _, gate in found[part]
-        for value in (gate.mean, gate.lower, gate.upper)
-    ]
-    low, high = _x_range(values, 1.0, 0.0)
+    told = {recipe for rows in found.values() for recipe, _ in rows}
+    recipes = [recipe for recipe in series if recipe in told]
+    x = _x_range(
+        [
+            _share(gate, value)
+            for part in names
+            for _, gate in found[part]
+            for value in (gate.mean, gate.lower, gate.upper)
+        ],
+        1.0,
+        0.0,
+        0.0,
+    )
     traces: list[dict[str, Any]] = []
-    labels: list[dict[str, Any]] = []
+    notes = [_limit_note("margin", 1.0, x)]
     said: list[str] = []
     for row, part in enumerate(names):
-        labels.append(_label(plotly_text(part, 40), row))
+        notes.append(row_label(plotly_text(part, 40), row))
         worst = max(found[part], key=lambda pair: _worst([pair]))
         said.append(f"{part}: worst {worst[0]}, {value_text(worst[1])}, {worst[1].outcome}")
         for recipe, gate in found[part]:
             place = recipes.index(recipe)
-            y = row - 0.12 + 0.62 * (place + 0.5) / len(recipes)
-            mean = _mean(gate, *(_share(gate, v) for v in (gate.mean, gate.lower, gate.upper)))
-            mean["marker"] = {
-                "symbol": _SLICE_SYMBOLS[place % len(_SLICE_SYMBOLS)],
-                "size": 9,
-                "color": series[recipe].colour,
-            }
+            y = row - 0.14 + 0.56 * (place + 0.5) / len(recipes)
+            colour = series[recipe].colour
+            shares = [_share(gate, value) for value in (gate.mean, gate.lower, gate.upper)]
+            if not x[0] <= shares[0] <= x[1]:
+                note = _edge_note(value_text(gate), shares[0] < x[0], y, x)
+                notes.append({**note, "font": {"size": 12, "color": colour}})
+                continue
+            mean = _mean(gate, shares, colour)
+            mean["marker"] |= {"symbol": _SLICE_SYMBOLS[place % len(_SLICE_SYMBOLS)], "size": 10}
             if "error_x" in mean:
-                mean["error_x"] |= {"color": series[recipe].colour, "thickness": 1.5, "width": 3}
-            if not low <= mean["x"][0] <= high:
-                mean["x"], mean["error_x"] = [high if mean["x"][0] > high else low], {}
-                mean["marker"]["symbol"] = "triangle-right"
+                mean["error_x"] |= {"thickness": 1.5, "width": 4}
             text = f"{plotly_text(part)}<br>{_hover(gate, recipe)}"
-            traces.append(
-                {**mean, "y": [y], "text": [text], "hovertemplate": "%{text}<extra></extra>"}
-            )
+            traces.append({**mean, "y": [y], "text": [text]})
     left_out = len(found) - len(names)
-    row_height = 34 + 13 * len(recipes)
-    height = row_height * len(names) + 64
+    height = (34 + 14 * len(recipes)) * len(names) + 84
     caption = "Mean and range as multiples of each slice's own margin, the worst slice first."
     if left_out:
         caption += f" {left_out} slices that came out better are in the table only."
+    title = "← better · worse by, in margins →"
     return Figure(
         name=name,
         title=f"Slices of {metric}",
@@ -355,15 +392,12 @@ def _slice_figure(
         height=height,
         traces=traces,
         layout=layout(
-            {
-                "title": {"text": "← better · worse by, as a multiple of the margin →"},
-                "range": [low, high],
-                "fixedrange": True,
-            },
-            _rows_axis(len(names)),
+            {"title": {"text": title}, "range": list(x), "fixedrange": True},
+            rows_axis(len(names)),
             height,
-            shapes=[*_limit(1.0, high), _zero(0.0), *_separators(len(names))],
-            annotations=labels,
+            shapes=_shapes(1.0, x[1], 0.0, len(names)),
+            annotations=notes,
+            margin={"l": 12, "r": 14, "t": 24, "b": 8},
         ),
         legend=[
             Legend(
@@ -373,82 +407,5 @@ def _slice_figure(
                 symbol=_SLICE_SIGNS[place % len(_SLICE_SIGNS)],
             )
             for place, recipe in enumerate(recipes)
-        ],
-    )
-
-
-def bytes_figure(
-    runs: Mapping[tuple[str, int], Run], series: Mapping[str, Series]
-) -> Figure | None:
-    """Draw the bytes that are held from step to step, by kind, one bar a recipe.
-
-    Args:
-        runs: The runs by recipe and seed.
-        series: The recipes in their order.
-
-    Returns:
-        The chart; None if no run told its bytes.
-    """
-    sizes: dict[str, dict[str, float]] = {}
-    for recipe in series:
-        results = [run.result for (which, _), run in runs.items() if which == recipe]
-        kinds = [result.kinds for result in results if result is not None and result.kinds]
-        if kinds:
-            names = [*KINDS, *sorted({name for of in kinds for name in of} - set(KINDS))]
-            sizes[recipe] = {
-                name: statistics.median(of.get(name, 0) for of in kinds) for name in names
-            }
-    names = [
-        name
-        for name in dict.fromkeys(name for of in sizes.values() for name in of)
-        if any(of.get(name) for of in sizes.values())
-    ]
-    if not names:
-        return None
-    unit, size = bytes_unit(max(sum(of.values()) for of in sizes.values()))
-    traces = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": plotly_text(name),
-            "x": [of.get(name, 0) / size for of in sizes.values()],
-            "y": [row + 0.1 for row in range(len(sizes))],
-            "width": 0.42,
-            "marker": {
-                "color": f"var(--series-{place % 6 + 1})",
-                "pattern": {"shape": ("", "/", "", "\\", "", ".")[place % 6], "fillmode": "replace"},
-                "line": {"color": "var(--panel)", "width": 1},
-            },
-            "hovertemplate": f"%{{x:.3g}} {unit}",
-        }
-        for place, name in enumerate(names)
-    ]
-    totals = {recipe: sum(of.values()) for recipe, of in sizes.items()}
-    labels = [
-        _label(f"{plotly_text(recipe, 32)}: {format_bytes(total)}", row)
-        for row, (recipe, total) in enumerate(totals.items())
-    ]
-    height = _ROW_HEIGHT * len(sizes) + 64
-    said = ", ".join(f"{recipe} {format_bytes(total)}" for recipe, total in totals.items())
-    return Figure(
-        name="bytes",
-        title="Bytes held from step to step, by kind",
-        summary=f"Stacked bars of bytes by kind. In all: {said}.",
-        caption="Median over seeds. What a step needs for a moment, above all activations, comes on "
-        "top of this; the peak in the table has it in.",
-        height=height,
-        traces=traces,
-        layout=layout(
-            {"title": {"text": unit}, "rangemode": "tozero", "fixedrange": True},
-            _rows_axis(len(sizes)),
-            height,
-            barmode="stack",
-            annotations=labels,
-        ),
-        legend=[
-            Legend(
-                text=name, colour=f"var(--series-{place % 6 + 1})", mark="symbol", symbol="■"
-            )
-            for place, name in enumerate(names)
         ],
     )

@@ -1,4 +1,4 @@
-"""What a chart is before plotly.js draws it: plain JSON, with the colours of the page's style sheet.
+"""What a chart is before plotly.js draws it: plain JSON in the colours of the page's style sheet.
 
 A colour is written ``var(--name)``; the page's script puts the colour of the current scheme, dark
 or light, in its place under keys that end in ``color``, and nowhere else. So charts follow the
@@ -107,6 +107,7 @@ class Figure:
         return {"name": self.name, "data": list(self.traces), "layout": dict(self.layout)}
 
 
+_TITLE = {"font": {"size": 13}, "standoff": 8}
 _AXIS = {
     "gridcolor": "var(--grid)",
     "linecolor": "var(--axis)",
@@ -140,7 +141,7 @@ def layout(
             "namelength": -1,
         },
         "showlegend": False,
-        "xaxis": {**_AXIS, **x},
-        "yaxis": {**_AXIS, **y},
+        "xaxis": {**_AXIS, **x, "title": {**_TITLE, **x.get("title", {})}},
+        "yaxis": {**_AXIS, **y, "title": {**_TITLE, **y.get("title", {})}},
         **more,
     }

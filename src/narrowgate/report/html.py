@@ -62,6 +62,11 @@ def _hash(script: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
+def _moment(time: str) -> str:
+    """Write a UTC time to the minute."""
+    return f"{time[:10]} {time[11:16]} UTC" if "T" in time[:11] else time
+
+
 def _finalize(value: object) -> object:
     """Show in every string what could not be seen; None is a bug of a template, not an empty."""
     from markupsafe import Markup
@@ -85,6 +90,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters |= {
         "bytes": format_bytes,
+        "moment": _moment,
         "number": format_number,
         "seconds": format_seconds,
         "share": format_share,
@@ -109,12 +115,16 @@ def render(template: str, figures: Sequence[Figure], **context: object) -> str:
     script = _script(_TEMPLATES / "page.js")
     style = (_TEMPLATES / "page.css").read_text(encoding="utf-8")
     # The scripts, the style sheet and the JSON are ours or made safe; all else is escaped.
-    return _environment().get_template(template).render(
-        plotly=Markup(plotly),  # noqa: S704
-        script=Markup(script),  # noqa: S704
-        style=Markup(style),  # noqa: S704
-        figures_json=Markup(script_json([figure.to_json() for figure in figures])),  # noqa: S704
-        script_hashes=Markup(" ".join(_hash(text) for text in (plotly, script) if text)),  # noqa: S704
-        version=narrowgate.__version__,
-        **context,
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            plotly=Markup(plotly),
+            script=Markup(script),
+            style=Markup(style),
+            figures_json=Markup(script_json([figure.to_json() for figure in figures])),
+            script_hashes=Markup(" ".join(_hash(text) for text in (plotly, script) if text)),
+            version=narrowgate.__version__,
+            **context,
+        )
     )

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from narrowgate.records import CandidateVerdict, GateVerdict, LedgerEntry, Outcome
-from narrowgate.report.text import format_number, format_share, signed
+from narrowgate.report.text import fixed, format_share
 
 __all__ = [
     "SYMBOLS",
@@ -25,6 +25,7 @@ __all__ = [
     "overrides_of",
     "range_text",
     "slice_of",
+    "value_in_unit",
     "value_text",
 ]
 
@@ -71,9 +72,7 @@ def decisions_of(entries: Sequence[LedgerEntry], pilot: str) -> list[Decision]:
     found = []
     for entry in entries:
         if entry.pilot == pilot and entry.kind in ("accept", "reject", "override"):
-            said = {
-                key: str(entry.body.get(key, "")) for key in ("recipe", "gate", "by", "reason")
-            }
+            said = {key: str(entry.body.get(key, "")) for key in ("recipe", "gate", "by", "reason")}
             found.append(Decision(time=entry.time, kind=entry.kind, number=entry.number, **said))
     return found
 
@@ -108,12 +107,12 @@ def slice_of(gate: GateVerdict) -> tuple[str, str] | None:
 
 
 _LABELS = {
-    "speed.median": "speed, median step",
-    "speed.p95": "speed, 95th percentile of steps",
-    "memory.peak": "memory, peak",
-    "stability.finite": "stability, runs with non-finite results",
-    "stability.skipped": "stability, skipped steps",
-    "cost.total": "cost, whole runs",
+    "speed.median": "Speed: median step",
+    "speed.p95": "Speed: slow steps (95th percentile)",
+    "memory.peak": "Memory: peak",
+    "stability.finite": "Stability: runs with non-finite results",
+    "stability.skipped": "Stability: skipped steps",
+    "cost.total": "Cost: whole runs",
 }
 
 
@@ -124,14 +123,26 @@ def gate_label(gate: str) -> str:
         gate: Its name.
     """
     if gate.startswith("quality."):
-        return "quality, " + gate.removeprefix("quality.")
+        return "Quality: " + gate.removeprefix("quality.")
     return _LABELS.get(gate, gate)
 
 
-def _plain(gate: GateVerdict, value: float) -> str:
-    if gate.measure == "worse by":
-        return signed(value)
-    return format_share(value) if gate.measure == "share" else f"{format_number(value, 3)}×"
+def value_in_unit(gate: GateVerdict, value: float) -> str:
+    """Write a value as a gate's other numbers are written, to the decimals that its limit asks for.
+
+    Args:
+        gate: The gate.
+        value: The value.
+
+    Returns:
+        ``+0.0123``, ``0.620×``, ``1.2 %``.
+    """
+    if gate.measure == "share":
+        return format_share(value)
+    if gate.measure == "x baseline":
+        return f"{fixed(value, 3)}×"
+    decimals = 2 - math.floor(math.log10(gate.limit)) if 0 < gate.limit < math.inf else 3
+    return ("+" if value > 0 else "") + fixed(value, max(0, decimals))
 
 
 def value_text(gate: GateVerdict) -> str:
@@ -143,7 +154,7 @@ def value_text(gate: GateVerdict) -> str:
     Returns:
         ``+0.0123``, ``0.62×``, ``1.2 %``; ``no value`` where nothing was compared.
     """
-    return "no value" if not gate.values else _plain(gate, gate.mean)
+    return "no value" if not gate.values else value_in_unit(gate, gate.mean)
 
 
 def range_text(gate: GateVerdict) -> str:
@@ -157,7 +168,7 @@ def range_text(gate: GateVerdict) -> str:
     """
     if math.isnan(gate.lower) or math.isnan(gate.upper):
         return ""
-    return f"{_plain(gate, gate.lower)} to {_plain(gate, gate.upper)}"
+    return f"{value_in_unit(gate, gate.lower)} to {value_in_unit(gate, gate.upper)}"
 
 
 def limit_text(gate: GateVerdict) -> str:
@@ -169,7 +180,7 @@ def limit_text(gate: GateVerdict) -> str:
     Returns:
         ``below +0.05``, ``at least 1.2×``, ``at most 1 %``.
     """
-    limit = _plain(gate, gate.limit)
+    limit = value_in_unit(gate, gate.limit)
     if gate.measure == "worse by":
         return f"below {limit}"
     return f"at {'most' if gate.better == 'lower' else 'least'} {limit}"
@@ -190,20 +201,14 @@ def measure_text(gate: GateVerdict) -> str:
     return "the candidate ÷ the baseline; less is better"
 
 
-def closeness(gate: GateVerdict) -> float:
-    """Say how much of its limit a passed gate used up, to find the closest.
-
-    Args:
-        gate: A gate.
-
-    Returns:
-        0 far from the limit, 1 at it; NaN where that means nothing.
-    """
+def _room(gate: GateVerdict) -> float:
+    """Say how far a passed gate was from its limit, in widths of its range: 1 is just enough."""
+    logs = gate.measure == "x baseline"
     bound = gate.upper if gate.better == "lower" else gate.lower
-    bound = gate.mean if math.isnan(bound) else bound
-    if gate.measure == "x baseline" and bound > 0 and gate.limit > 0:
-        return bound / gate.limit if gate.better == "lower" else gate.limit / bound
-    return bound / gate.limit if gate.limit else math.nan
+    if math.isnan(bound) or (logs and min(bound, gate.mean, gate.limit) <= 0):
+        return math.nan
+    mean, bound, limit = (math.log(v) if logs else v for v in (gate.mean, bound, gate.limit))
+    return math.inf if bound == mean else (limit - mean) / (bound - mean)
 
 
 def decided_by(candidate: CandidateVerdict) -> str:
@@ -221,11 +226,11 @@ def decided_by(candidate: CandidateVerdict) -> str:
     same = [gate for gate in candidate.gates if gate.outcome == candidate.outcome]
     num = len(candidate.gates)
     if candidate.outcome == "pass":
-        near = [gate for gate in same if math.isfinite(closeness(gate))]
+        near = [gate for gate in same if not math.isnan(_room(gate))]
         text = f"All {num} gates passed."
         if near:
-            closest = max(near, key=closeness)
-            text += f" Closest to its limit: {gate_label(closest.gate)}. {closest.reason}"
+            closest = min(near, key=_room)
+            text += f" The closest to its limit: {gate_label(closest.gate)}: {closest.reason}"
         return text
     if not same:
         return f"No gate says why: {num} gates."

@@ -8,6 +8,7 @@ two scripts run, by hash, and nothing be fetched.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -15,19 +16,15 @@ from pathlib import Path
 
 from narrowgate.errors import RunError
 from narrowgate.records import LedgerEntry, Run, Verdict, layout
-from narrowgate.report.curves import loss_figure, loss_scale_figure
-from narrowgate.report.dots import bytes_figure, gate_figures, slice_figures
+from narrowgate.report.bars import bytes_figure
+from narrowgate.report.curves import loss_scale_figure
+from narrowgate.report.dots import gate_figures, slice_figures
 from narrowgate.report.figure import Figure, series_of
 from narrowgate.report.html import render
+from narrowgate.report.losses import loss_figures
 from narrowgate.report.outcomes import SYMBOLS, WORDS, decided_by, decisions_of
-from narrowgate.report.tables import (
-    facts,
-    gate_rows,
-    metric_rows,
-    plan_table,
-    recipe_rows,
-    slice_tables,
-)
+from narrowgate.report.sheets import facts, plan_table
+from narrowgate.report.tables import gate_rows, metric_rows, recipe_rows, slice_tables
 from narrowgate.report.text import format_seconds
 
 __all__ = ["write_page", "write_report"]
@@ -60,7 +57,7 @@ def write_report(
     decisions = decisions_of(entries, verdict.pilot)
     metrics, results = metric_rows(runs, recipes)
     figures: dict[str, list[Figure]] = {
-        "loss": _one(loss_figure(runs, series, verdict.baseline)),
+        "loss": loss_figures(runs, series, verdict.baseline),
         "quality": gate_figures(verdict, ("quality.",), "quality", 0.0),
         "speed": gate_figures(verdict, ("speed.", "memory.", "cost."), "ratio", 1.0),
         "bytes": _one(bytes_figure(runs, series)),
@@ -121,10 +118,8 @@ def write_page(path: Path, text: str) -> Path:
         beside.write_text(text, encoding="utf-8")
         beside.replace(path)
     except OSError as error:
-        try:
+        with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
-        except OSError:
-            pass
         raise RunError(
             f"{path} cannot be written: {error.strerror}",
             hint="the tables need no file; copy the folder to where you may write for the page",

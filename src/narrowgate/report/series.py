@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from narrowgate.records import Run
 
 __all__ = [
+    "NUM_STRETCHES",
     "Break",
     "Spread",
     "changes",

@@ -11,8 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from narrowgate.errors import NarrowgateError
-from narrowgate.plan import Plan
 from narrowgate.records import GateVerdict, Outcome, Run, Summary, Verdict, summarise
 from narrowgate.report.outcomes import (
     Decision,
@@ -24,6 +22,7 @@ from narrowgate.report.outcomes import (
     value_text,
 )
 from narrowgate.report.text import (
+    DASH,
     format_bytes,
     format_number,
     format_seconds,
@@ -33,16 +32,11 @@ from narrowgate.report.text import (
 
 __all__ = [
     "Cell",
-    "Facts",
     "GateRow",
-    "PlanGroup",
-    "PlanTable",
     "RecipeRow",
     "SliceTable",
-    "facts",
     "gate_rows",
     "metric_rows",
-    "plan_table",
     "recipe_rows",
     "slice_tables",
 ]
@@ -147,8 +141,8 @@ def gate_rows(verdict: Verdict, decisions: Sequence[Decision]) -> list[GateRow]:
                 own = [g for g in candidate.gates if (p := slice_of(g)) and p[0] == metric]
                 cells.append(_slices_cell(own, overrides) if own else None)
             else:
-                one = next((gate for gate in candidate.gates if gate.gate == name), None)
-                cells.append(one and _cell(one, overrides.get(name)))
+                own = [gate for gate in candidate.gates if gate.gate == name]
+                cells.append(_cell(own[0], overrides.get(name)) if own else None)
         label = gate_label(name)
         if name.endswith("/*"):
             label = f"{label.removesuffix('/*')} by slice"
@@ -171,7 +165,7 @@ class RecipeRow:
 
 def _median(values: Iterable[float], write: Callable[[float], str]) -> str:
     finite = [value for value in values if math.isfinite(value)]
-    return write(statistics.median(finite)) if finite else "–"
+    return write(statistics.median(finite)) if finite else DASH
 
 
 def recipe_rows(runs: Runs, recipes: Iterable[str]) -> list[RecipeRow]:
@@ -202,8 +196,8 @@ def recipe_rows(runs: Runs, recipes: Iterable[str]) -> list[RecipeRow]:
                     _median((s.p95_step_s for s in found), format_seconds),
                     _median((s.seconds for s in found), format_seconds),
                     _median((s.peak_bytes for s in found), format_bytes),
-                    f"{skipped:,} of {steps:,}{most}" if steps else "–",
-                    format_share(max(waited)) if waited else "–",
+                    f"{skipped:,} of {steps:,}{most}" if steps else DASH,
+                    format_share(max(waited)) if waited else DASH,
                 ),
             )
         )
@@ -239,7 +233,7 @@ def metric_rows(runs: Runs, recipes: Iterable[str]) -> tuple[list[str], list[Rec
 
 def _mean_and_sd(values: Sequence[float]) -> str:
     if not values:
-        return "–"
+        return DASH
     bad = sum(not math.isfinite(value) for value in values)
     if bad:
         return f"not finite in {bad} of {len(values)}"
@@ -260,9 +254,7 @@ class SliceTable:
     rows: tuple[tuple[str, tuple[Cell | None, ...]], ...]
 
 
-def slice_tables(
-    verdict: Verdict, runs: Runs, decisions: Sequence[Decision]
-) -> list[SliceTable]:
+def slice_tables(verdict: Verdict, runs: Runs, decisions: Sequence[Decision]) -> list[SliceTable]:
     """Make a table of each metric's slices, those without a margin included.
 
     Args:
@@ -286,10 +278,10 @@ def slice_tables(
             cells: list[Cell | None] = []
             for candidate in verdict.candidates:
                 name = f"quality.{metric}/{part}"
-                gate = next((gate for gate in candidate.gates if gate.gate == name), None)
-                override = overrides_of(decisions, candidate.recipe).get(name)
-                if gate is not None:
-                    cells.append(_cell(gate, override))
+                own = [gate for gate in candidate.gates if gate.gate == name]
+                if own:
+                    override = overrides_of(decisions, candidate.recipe).get(name)
+                    cells.append(_cell(own[0], override))
                 else:
                     pair = (verdict.baseline, candidate.recipe)
                     cells.append(_unjudged(runs, pair, metric, part))
@@ -319,134 +311,3 @@ def _unjudged(runs: Runs, pair: tuple[str, str], metric: str, part: str) -> Cell
         limit="no margin: not judged",
         reason="",
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanGroup:
-    """Rows of a plan that are treated alike.
-
-    Attributes:
-        what: Format and master, or treatment and format.
-        num: How many, in words.
-        size: Elements and bytes; empty for modules.
-        names: The first of them.
-        reason: Why.
-    """
-
-    what: str
-    num: str
-    size: str
-    names: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanTable:
-    """A plan, grouped.
-
-    Attributes:
-        recipe: The recipe.
-        hash: The plan's hash; None where no run got as far.
-        total: Its bytes, in a sentence.
-        groups: The groups.
-        notes: The plan's notes.
-    """
-
-    recipe: str
-    hash: str | None
-    total: str
-    groups: tuple[PlanGroup, ...]
-    notes: tuple[str, ...]
-
-
-def plan_table(recipe: str, runs: Iterable[Run]) -> PlanTable:
-    """Group the plan that some runs of a recipe resolved.
-
-    Args:
-        recipe: The recipe.
-        runs: Its runs.
-    """
-    run = next((run for run in runs if run.plan is not None), None)
-    if run is None or run.plan is None:
-        total = "No run got as far as a plan: prepare() was not called."
-        return PlanTable(recipe=recipe, hash=None, total=total, groups=(), notes=())
-    try:
-        plan = Plan.from_json(run.plan)
-    except (NarrowgateError, KeyError, TypeError, ValueError) as error:
-        total = f"The plan cannot be read: {error}"
-        return PlanTable(recipe=recipe, hash=run.plan_hash, total=total, groups=(), notes=())
-    totals = plan.totals()
-    held = totals["weights"] + totals["remainders"] + totals["gradients"]
-    total = (
-        f"On {plan.device}: weights {format_bytes(totals['weights'])}, remainders "
-        f"{format_bytes(totals['remainders'])}, gradients {format_bytes(totals['gradients'])}; "
-        f"in FP32 {format_bytes(totals['fp32'])}"
-    )
-    total += f" (ratio {held / totals['fp32']:.2f})." if totals["fp32"] else "."
-    params: dict[tuple[str, str, str], list[int]] = {}
-    for place, row in enumerate(plan.params):
-        params.setdefault((row.format, row.master, row.reason), []).append(place)
-    groups = []
-    for (stored, master, reason), places in params.items():
-        rows = [plan.params[place] for place in places]
-        size = sum(row.weight_bytes + row.remainder_bytes for row in rows)
-        groups.append(
-            PlanGroup(
-                what=f"{stored}, master={master}",
-                num=f"{len(rows):,} parameters",
-                size=f"{sum(row.numel for row in rows):,} elements, {format_bytes(size)}",
-                names=rows[0].fqn + (", …" if len(rows) > 1 else ""),
-                reason=reason,
-            )
-        )
-    counts = Counter((row.treatment, row.compute, row.reason) for row in plan.modules)
-    for (treatment, compute, reason), count in counts.items():
-        what = f"{treatment} in {compute}"
-        groups.append(
-            PlanGroup(what=what, num=f"{count:,} modules", size="", names="", reason=reason)
-        )
-    return PlanTable(
-        recipe=recipe, hash=run.plan_hash, total=total, groups=tuple(groups), notes=plan.notes
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """The environments of all runs.
-
-    Attributes:
-        same: What all runs agree in: name and value.
-        differing: What they differ in: name, and each value with the runs that have it.
-    """
-
-    same: tuple[tuple[str, str], ...]
-    differing: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
-
-
-def facts(runs: Runs) -> Facts:
-    """Compare the environments of runs.
-
-    Args:
-        runs: The runs; one without an environment is left out.
-    """
-    told = {key: run for key, run in runs.items() if run.environment}
-    names = list(dict.fromkeys(name for run in told.values() for name in run.environment))
-    same, differing = [], []
-    for name in names:
-        values: dict[str, list[str]] = {}
-        for (recipe, seed), run in told.items():
-            value = run.environment.get(name)
-            word = {None: "–", True: "yes", False: "no"}.get(value) if (
-                value is None or isinstance(value, bool)
-            ) else str(value)
-            values.setdefault(str(word), []).append(f"{recipe} seed {seed}")
-        if len(values) == 1:
-            same.append((name, next(iter(values))))
-        else:
-            differing.append((name, tuple((v, _some(who)) for v, who in values.items())))
-    return Facts(same=tuple(same), differing=tuple(differing))
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:4])
-    return shown if len(names) <= 4 else f"{shown} and {len(names) - 4} more"

@@ -14,7 +14,9 @@ import re
 from typing import Any
 
 __all__ = [
+    "DASH",
     "bytes_unit",
+    "fixed",
     "format_bytes",
     "format_number",
     "format_seconds",
@@ -26,6 +28,9 @@ __all__ = [
     "signed",
 ]
 
+#: What stands where there is nothing to say.
+DASH = "\N{EN DASH}"
+
 # C0 and C1 controls but newline and tab, marks and overrides of direction, line and paragraph
 # separators, zero-width space and byte order mark, lone surrogates. The zero-width joiner stays:
 # emoji and some scripts are written with it.
@@ -35,7 +40,7 @@ _UNSEEN = re.compile(
 
 
 def printable(text: str) -> str:
-    """Show what could not be seen as its escape.
+    r"""Show what could not be seen as its escape.
 
     Args:
         text: Any string.
@@ -44,8 +49,8 @@ def printable(text: str) -> str:
         The string, encodable as UTF-8, with newlines and tabs as they are.
 
     Example:
-        >>> printable("val\\u202eloss")
-        'val\\\\u202eloss'
+        >>> printable("val\u202eloss")
+        'val\\u202eloss'
     """
     return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
@@ -130,6 +135,21 @@ def format_number(value: float, digits: int = 4) -> str:
     return f"{value:.{digits - 1}e}"
 
 
+def fixed(value: float, decimals: int) -> str:
+    """Write a number with so many decimals, so that numbers beside each other line up.
+
+    Args:
+        value: Any number.
+        decimals: How many.
+
+    Returns:
+        ``−0.0012``; ``4.1e+08`` where that would be long.
+    """
+    if not math.isfinite(value) or abs(value) >= 1e6:
+        return format_number(value, 3)
+    return f"{value:,.{decimals}f}".replace("-", "−")
+
+
 def signed(value: float, digits: int = 3) -> str:
     """Write a number with its sign, as for a difference.
 
@@ -152,7 +172,8 @@ def format_share(value: float) -> str:
     Returns:
         ``1.25 %``.
     """
-    return f"{format_number(100 * value, 3)} %"
+    text = format_number(100 * value, 3)
+    return f"{text.rstrip('0').rstrip('.') if '.' in text and 'e' not in text else text} %"
 
 
 _UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))

@@ -22,13 +22,12 @@
     for (const figure of figures) {
       const box = document.getElementById(`chart-${figure.name}`);
       const layout = painted(figure.layout, style, "");
-      layout.width = width;
+      layout.width = width ?? box.clientWidth;
       layout.font.size = narrow.matches ? 12 : 13;
       // A finger that scrolls the page must not be taken for one that zooms the chart.
       layout.dragmode = coarse.matches ? false : "zoom";
       Plotly.react(box, painted(figure.data, style, ""), layout, {
         displayModeBar: false,
-        responsive: true,
         showTips: false,
       });
     }
@@ -48,4 +47,15 @@
   });
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw(undefined));
   draw(undefined);
+  // Wider or narrower: only the width changes. A chart's own height never does.
+  const resized = new ResizeObserver((entries) => {
+    if ("print" in document.documentElement.dataset) return;
+    for (const entry of entries) {
+      const width = Math.floor(entry.contentRect.width);
+      if (width > 0 && entry.target.layout && entry.target.layout.width !== width) {
+        Plotly.relayout(entry.target, { width });
+      }
+    }
+  });
+  for (const figure of figures) resized.observe(document.getElementById(`chart-${figure.name}`));
 })();
