@@ -11,6 +11,7 @@ left without its end is moved aside to a file of its own at the next append, and
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -161,7 +162,7 @@ class Ledger:
         try:
             written = os.write(fd, line.encode())
             if written != len(line):
-                raise OSError(0, f"only {written} of {len(line)} bytes found room")
+                raise OSError(errno.ENOSPC, f"only {written} of {len(line)} bytes found room")
             os.fsync(fd)
         except OSError:
             os.ftruncate(fd, size)
@@ -215,8 +216,19 @@ def _read(data: bytes, path: Path) -> _Chain:
     try:
         last = _parse(tail, entries, path)
     except LedgerError:
+        if _holds_an_object(tail):
+            raise  # a crash cuts a line short; it does not write on behind its end
         return _Chain(entries=tuple(entries), torn=tail, needs_newline=False)
     return _Chain(entries=(*entries, last), torn=b"", needs_newline=True)
+
+
+def _holds_an_object(tail: bytes) -> bool:
+    """Whether bytes begin with a whole JSON object."""
+    try:
+        json.JSONDecoder().raw_decode(tail.decode("ascii", "replace"))
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _parse(line: bytes, before: Sequence[LedgerEntry], path: Path) -> LedgerEntry:

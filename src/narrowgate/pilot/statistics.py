@@ -71,13 +71,14 @@ def alpha_of(look: int) -> float:
     return math.ldexp(_ALPHA, -look)
 
 
-def decide(differences: Sequence[float], margin: float, alpha: float) -> Decision:
+def decide(differences: Sequence[float], margin: float, alpha: float | None) -> Decision:
     """Decide whether differences stay below a margin.
 
     Args:
         differences: One finite number per seed, positive where the candidate is worse.
         margin: How much worse the mean may be.
-        alpha: The risk of a wrong answer on each side, 0 to 0.5.
+        alpha: The risk of a wrong answer on each side, 0 to 0.5; None: take no bounds, answer
+            nothing.
 
     Returns:
         The decision. Equal differences decide by their mean; a bound or a mean that equals the
@@ -100,7 +101,7 @@ def decide(differences: Sequence[float], margin: float, alpha: float) -> Decisio
     else:
         mean = math.fsum(scaled) / num
         sd = math.sqrt(math.fsum((value - mean) ** 2 for value in scaled) / (num - 1))
-    if num < FEWEST_PAIRS:
+    if num < FEWEST_PAIRS or alpha is None:
         return Decision(
             outcome="inconclusive",
             mean=mean * scale,
@@ -257,7 +258,7 @@ def _arctan(x: Decimal) -> Decimal:
     square, power_of_x, total, place = x * x, x, Decimal(0), 1
     while (more := total + power_of_x / place) != total:
         total, power_of_x, place = more, -power_of_x * square, place + 2
-    return total * 2**num_halvings
+    return total * (1 << num_halvings)
 
 
 @functools.lru_cache(maxsize=64)
