@@ -86,7 +86,8 @@ if does in ("child", "daemon"):
 draw = random.Random(0 if does == "deaf" else seed)
 leave("environment.json", {"torch": "2.13.0", "device": "cpu", "python": "3.11", "cores": 2})
 if does != "no-plan":
-    leave("plan.json", {"hash": "hash of " + recipe, "plans": ["{}"]})
+    plan = json.dumps({"recipe": recipe})
+    leave("plan.json", {"hash": "hash of " + recipe, "plans": [plan]})
 worse = {"fp32": 0.0, "bf16": 0.001, "fp16": 2.0}.get(recipe, 0.0)
 with (run / "events.jsonl").open("a") as events:
     for step in range(1, 11):

@@ -1,7 +1,4 @@
-"""What finished runs tell before all have finished: faults for which more runs would be wasted.
-
-The judge looks at all of this again, from the folder alone; here the point is to stop early.
-"""
+"""What a run that has ended lacks to count, in words: the same while a pilot runs and after."""
 
 from __future__ import annotations
 
@@ -9,12 +6,10 @@ import re
 import signal
 from pathlib import Path
 
-from narrowgate.errors import PilotError, nearest
 from narrowgate.pilot.config import EVERY_SLICE, PilotConfig
 from narrowgate.records.run import Result, Run
-from narrowgate.records.summary import summarise
 
-__all__ = ["Interim", "explain", "last_lines", "missing_numbers"]
+__all__ = ["explain", "last_lines", "missing_numbers"]
 
 _TAIL_BYTES = 8_192
 # Colours and cursor movements, and whatever else a terminal would not print.
@@ -88,94 +83,3 @@ def last_lines(path: Path, num_lines: int = 12) -> list[str]:
         return []
     lines = [_UNPRINTABLE.sub("", line).rstrip() for line in text.split("\n")]
     return [line[:300] for line in lines if line][-num_lines:]
-
-
-class Interim:
-    """What the runs done so far tell.
-
-    Args:
-        baseline: The baseline's recipe.
-        config: The limits.
-    """
-
-    def __init__(self, baseline: str, config: PilotConfig) -> None:
-        self._baseline = baseline
-        self._config = config
-        self._curves: dict[str, int] = {}
-        #: Why a candidate cannot be compared, by recipe.
-        self.dropped: dict[str, str] = {}
-
-    def check_first(self, run: Run) -> None:
-        """Look at the first baseline run that ended well.
-
-        Args:
-            run: The run.
-
-        Raises:
-            PilotError: It does not report what the configuration judges.
-        """
-        assert run.result is not None
-        missing = missing_numbers(run.result, self._config)
-        if not missing:
-            return
-        has = sorted(run.result.metrics) + sorted(
-            f"{name}/{part}" for part, values in run.result.slices.items() for name in values
-        )
-        raise PilotError(
-            f"the configuration judges {', '.join(missing)}, which the baseline's run in "
-            f"{run.folder} did not report; it reported {', '.join(has)}",
-            hint=f"{nearest(missing[0], has)}; then go on: narrowgate pilot --resume, or, with "
-            "another configuration, begin a new pilot",
-        )
-
-    def add_baseline(self, seed: int, run: Run) -> None:
-        """Take in a run of the baseline.
-
-        Args:
-            seed: Its seed.
-            run: The run.
-
-        Raises:
-            PilotError: It did the same, bit for bit, as one with another seed.
-        """
-        other = self._curves.setdefault(summarise(run).curve, seed)
-        if other != seed:
-            raise PilotError(
-                f"the baseline's runs with seeds {other} and {seed} are equal, bit for bit: the "
-                "script ignores its seed",
-                hint="pass it on: narrowgate pilot -- python train.py --seed {seed}, or read it "
-                "in the script with ng.seed(); then begin a new pilot",
-            )
-
-    def compare(self, recipe: str, seed: int, candidate: Run, baseline: Run) -> str:
-        """Take in a pair of runs with the same seed.
-
-        Args:
-            recipe: The candidate.
-            seed: The seed.
-            candidate: The candidate's run.
-            baseline: The baseline's run.
-
-        Returns:
-            Why the candidate cannot be compared; empty if it can.
-        """
-        if candidate.plan_hash is None:
-            why = "its script never called ng.prepare, so that the recipe was not used"
-        elif self._config.data_order == "same":
-            why = _data_difference(seed, candidate, baseline)
-        else:
-            why = ""
-        if why:
-            self.dropped.setdefault(recipe, why)
-        return why
-
-
-def _data_difference(seed: int, candidate: Run, baseline: Run) -> str:
-    """Name the first step at which two runs were given different data."""
-    pairs = zip(candidate.steps.data, baseline.steps.data, candidate.steps.step, strict=False)
-    for mine, theirs, step in pairs:
-        if mine is not None and theirs is not None and mine != theirs:
-            return (
-                f"with seed {seed} it was given other data than the baseline, from step {step} on"
-            )
-    return ""

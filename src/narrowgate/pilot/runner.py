@@ -20,8 +20,9 @@ from narrowgate.errors import RunError
 from narrowgate.pilot.begin import Pilot
 from narrowgate.pilot.command import fill
 from narrowgate.pilot.disk import check_space, full_disk_told
+from narrowgate.pilot.early import Early
 from narrowgate.pilot.estimate import earlier_seconds, finished_seconds
-from narrowgate.pilot.interim import Interim, explain, last_lines
+from narrowgate.pilot.interim import explain, last_lines
 from narrowgate.pilot.interrupt import Interruptions
 from narrowgate.pilot.launch import launch
 from narrowgate.pilot.observe import Observer, Row
@@ -33,6 +34,8 @@ from narrowgate.records.run import Ending, Request, Run, load_run
 
 __all__ = ["Stopped", "run_pilot"]
 
+#: Fewer pairs than these are inconclusive whatever they say.
+_LEAST_SEEDS = 3
 #: So many failures of a baseline that never worked end the pilot.
 _MOST_FAILURES = 2
 
@@ -111,7 +114,7 @@ class _Running:
         self.limit_s = math.inf if max_hours is None else 3600 * max_hours
         self.begun = time.monotonic()
         self.order = _order(pilot)
-        self.interim = Interim(pilot.record.baseline, pilot.config)
+        self.early = Early(pilot.record.baseline, pilot.config)
         self.done: set[Task] = set()
         self.failed: list[tuple[Task, Path, str]] = []
         self.baselines: dict[int, Path] = {}
@@ -128,8 +131,10 @@ class _Running:
                 self._take(task, run)
         self._count_seconds()
         observer.began(pilot.folder, len(self.done), len(self.order))
+        if len(pilot.record.seeds) < _LEAST_SEEDS:
+            observer.noted(f"fewer than {_LEAST_SEEDS} seeds: no gate that tests can pass")
         self._estimate("the runs so far" if self.done else "an earlier pilot of this command")
-        todo = missing(self.order, self.done, self.interim.dropped)
+        todo = missing(self.order, self.done, self.early.dropped)
         with Guard() as guard:
             while todo:
                 if stopped := self._should_stop(todo[0]):
@@ -139,7 +144,7 @@ class _Running:
                     return stopped
                 if not self.baselines:
                     todo = baseline_first(todo, pilot.record.baseline)
-                todo = missing(todo, (), self.interim.dropped)
+                todo = missing(todo, (), self.early.dropped)
         return self._stopped("interrupted" if self.interruptions.count else "done", "")
 
     def _run(self, task: Task, guard: Guard) -> None:
@@ -177,6 +182,9 @@ class _Running:
         if run is not None and not why:
             self._take(task, run)
         else:
+            is_baseline = task.recipe == self.pilot.record.baseline
+            if is_baseline and not self.baselines and run is not None and run.is_complete:
+                self.early.check_first(run)
             self.failed.append((task, folder, why))
             check_space(self.pilot.folder)
         self._estimate("the first run")
@@ -207,9 +215,7 @@ class _Running:
         """Take in a run that is done, and look for faults that make more runs useless."""
         self.done.add(task)
         if task.recipe == self.pilot.record.baseline:
-            if not self.baselines:
-                self.interim.check_first(run)
-            self.interim.add_baseline(task.seed, run)
+            self.early.add_baseline(task.seed, run)
             self.baselines[task.seed] = run.folder
             partners = [t for t in self.candidates if t.seed == task.seed]
             for partner in partners:
@@ -220,9 +226,9 @@ class _Running:
             self._compare(task, run, load_run(self.baselines[task.seed]))
 
     def _compare(self, task: Task, candidate: Run, baseline: Run) -> None:
-        if task.recipe in self.interim.dropped:
+        if task.recipe in self.early.dropped:
             return
-        if why := self.interim.compare(task.recipe, task.seed, candidate, baseline):
+        if why := self.early.compare(task.recipe, task.seed, candidate, baseline):
             self.observer.noted(
                 f"{task.recipe} cannot be compared: {why}; its other runs are left out"
             )
@@ -234,7 +240,7 @@ class _Running:
     def _estimate(self, source: str) -> None:
         """Say how long the rest will take, once, as soon as anything is known."""
         tried = {*self.done, *(task for task, _, _ in self.failed)}
-        todo = missing(self.order, tried, self.interim.dropped)
+        todo = missing(self.order, tried, self.early.dropped)
         if self.seconds and todo and not self.is_estimated:
             self.is_estimated = True
             self.observer.estimated(expected_s(todo, self.seconds), source)
