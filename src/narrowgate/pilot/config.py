@@ -253,13 +253,12 @@ def _freeze(path: Path, table: ConfigTable) -> PilotConfig:
                     f"{path}: [quality]: the name {word!r} cannot be printed",
                     hint="name metrics and slices by printable characters",
                 )
-        for other in table.quality:
-            if limit.slices and other.startswith(f"{name}/"):
-                raise ConfigError(
-                    f"{path}: the gate quality.{other} could mean the metric {other!r} or a slice "
-                    f"of {name!r}",
-                    hint=f"report {other!r} under a name that does not begin with '{name}/'",
-                )
+        if "/" in name:  # the gate of a slice is quality.METRIC/SLICE
+            raise ConfigError(
+                f"{path}: [quality]: the metric's name {name!r} has a slash, which parts a metric "
+                "from its slice",
+                hint=f"report it as {name.replace('/', '_')!r}",
+            )
     speed = table.speed
     if speed is not None and speed.min_ratio is None and speed.max_p95_ratio is None:
         raise ConfigError(
