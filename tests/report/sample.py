@@ -195,7 +195,7 @@ def gate(name: str, values, limit: float, *, measure="worse by", better="lower",
         "lower": lower, "upper": upper, "look": 1,
         "alpha": math.nan if measure == "share" else 0.025,
         "num_seeds_needed": 9 if outcome == "inconclusive" else None,
-        "reason": f"the mean is {mean:.4g}, in {lower:.4g} to {upper:.4g}, the limit {limit:.4g}.",
+        "reason": f"{mean:.4g} on average, {lower:.4g} to {upper:.4g} against {limit:.4g}",
     }  # fmt: skip
     return GateVerdict(**{**fields, **changed})
 

@@ -342,7 +342,9 @@ def _slice_figure(
     found: Mapping[str, Sequence[tuple[str, GateVerdict]]],
     series: Mapping[str, Series],
 ) -> Figure:
-    names = sorted(found, key=lambda part: -_worst(found[part]))[:_MOST_SLICES]
+    # The worst first; of two whose worst are alike, the one whose second worst is worse.
+    order = {part: sorted(-_worst([pair]) for pair in found[part]) for part in found}
+    names = sorted(found, key=order.__getitem__)[:_MOST_SLICES]
     told = {recipe for rows in found.values() for recipe, _ in rows}
     recipes = [recipe for recipe in series if recipe in told]
     x = _x_range(

@@ -30,7 +30,7 @@ from narrowgate.report.text import format_number, plotly_text
 __all__ = ["loss_figures"]
 
 #: Of how many of the baseline's own spreads the chart of differences shows at most.
-_MOST_SPREADS = 6.0
+_MOST_SPREADS = 2.5
 _HEIGHT = 380
 
 Curves = Mapping[str, Mapping[int, Mapping[int, float]]]

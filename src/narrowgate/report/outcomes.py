@@ -140,9 +140,20 @@ def value_in_unit(gate: GateVerdict, value: float) -> str:
     if gate.measure == "share":
         return format_share(value)
     if gate.measure == "x baseline":
-        return f"{fixed(value, 3)}×"
-    decimals = 2 - math.floor(math.log10(gate.limit)) if 0 < gate.limit < math.inf else 3
-    return ("+" if value > 0 else "") + fixed(value, max(0, decimals))
+        return f"{fixed(value, _decimals(gate))}×"
+    return ("+" if value > 0 else "") + fixed(value, _decimals(gate))
+
+
+def _decimals(gate: GateVerdict) -> int:
+    """Choose as many decimals as the limit asks for, more where a bound would look equal to it."""
+    least = 3
+    if gate.measure == "worse by" and 0 < gate.limit < math.inf:
+        least = max(0, 2 - math.floor(math.log10(gate.limit)))
+    others = [v for v in (gate.mean, gate.lower, gate.upper) if v != gate.limit]
+    for decimals in range(least, least + 4):
+        if all(fixed(v, decimals) != fixed(gate.limit, decimals) for v in others):
+            return decimals
+    return least + 4
 
 
 def value_text(gate: GateVerdict) -> str:
@@ -178,12 +189,12 @@ def limit_text(gate: GateVerdict) -> str:
         gate: The gate.
 
     Returns:
-        ``below +0.05``, ``at least 1.2×``, ``at most 1 %``.
+        ``< +0.05``, ``≥ 1.200×``, ``≤ 1 %``.
     """
     limit = value_in_unit(gate, gate.limit)
     if gate.measure == "worse by":
-        return f"below {limit}"
-    return f"at {'most' if gate.better == 'lower' else 'least'} {limit}"
+        return f"< {limit}"
+    return f"{'≤' if gate.better == 'lower' else '≥'} {limit}"
 
 
 def measure_text(gate: GateVerdict) -> str:
@@ -230,11 +241,12 @@ def decided_by(candidate: CandidateVerdict) -> str:
         text = f"All {num} gates passed."
         if near:
             closest = min(near, key=_room)
-            text += f" The closest to its limit: {gate_label(closest.gate)}: {closest.reason}"
+            name = gate_label(closest.gate)
+            text = f"All {num} gates passed; closest to its limit: {name}, {closest.reason}."
         return text
     if not same:
         return f"No gate says why: {num} gates."
     others = len(same) - 1
     word = "failed" if candidate.outcome == "fail" else "could not be decided"
     more = f" {others} more {'gate' if others == 1 else 'gates'} {word}." if others else ""
-    return f"{gate_label(same[0].gate)}: {same[0].reason}{more}"
+    return f"{gate_label(same[0].gate)}: {same[0].reason}.{more}"

@@ -306,7 +306,7 @@ def _unjudged(runs: Runs, pair: tuple[str, str], metric: str, part: str) -> Cell
         return None
     return Cell(
         outcome=None,
-        value=f"{signed(statistics.fmean(differences))} from the baseline",
+        value=f"{signed(statistics.fmean(differences))}, candidate less baseline",
         range="",
         limit="no margin: not judged",
         reason="",

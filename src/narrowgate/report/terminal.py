@@ -1,6 +1,7 @@
-"""The verdict in the terminal: one line a candidate, then a table of its gates, in 80 columns.
+"""The verdict in the terminal, in 80 columns: one line a candidate, then its gates.
 
-Every string enters as `rich.text.Text`, so nothing that a user named is read as markup.
+A gate that passed says so in numbers; one that did not has its reason below the table. Every
+string enters as `rich.text.Text`, so nothing that a user named is read as markup.
 """
 
 from __future__ import annotations
@@ -34,46 +35,49 @@ def print_verdict(verdict: Verdict, console: Console | None = None) -> None:
         console: Where; None is stdout, without colours if it is no terminal.
     """
     from rich.console import Console
+    from rich.text import Text
 
     console = Console(highlight=False) if console is None else console
     for candidate in verdict.candidates:
         _print_candidate(candidate, len(verdict.seeds), console)
     for note in verdict.notes:
-        _print(console, f"note: {printable(note)}")
-    _print(console, f"verdict {verdict.hash[:16]}, evidence {verdict.evidence_hash[:16]}")
-
-
-def _print(console: Console, text: str, style: str = "") -> None:
-    from rich.text import Text
-
-    console.print(Text(text, style=style), soft_wrap=False)
+        console.print(Text(f"note: {printable(note)}"))
+    console.print(
+        Text(f"verdict {verdict.hash[:16]}, evidence {verdict.evidence_hash[:16]}", style="dim")
+    )
 
 
 def _print_candidate(candidate: CandidateVerdict, num_seeds: int, console: Console) -> None:
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
     style = _STYLES[candidate.outcome]
     line = Text(f"{SYMBOLS[candidate.outcome]} {WORDS[candidate.outcome].upper()}", style=style)
-    line.append(f"  {printable(candidate.recipe)}", style="bold")
-    line.append(f"  {candidate.num_runs} of {num_seeds} runs gave a result", style="dim")
+    line.append(f"  {printable(candidate.recipe)}", style="bold default")
+    line.append(f"  {candidate.num_runs} of {num_seeds} runs gave a result", style="dim default")
     console.print(line)
-    console.print(Text(f"  {printable(decided_by(candidate))}"))
-    if not candidate.gates:
-        console.print()
-        return
-    table = Table(show_edge=False, pad_edge=False, box=None, header_style="dim")
-    # The widths of the words and numbers are known; the reason gets what is left.
-    for name, least in (("gate", 14), ("outcome", 14), ("value", 8), ("limit", 8), ("reason", 20)):
-        table.add_column(Text(name), overflow="fold", min_width=least)
+    console.print(Padding(Text(printable(decided_by(candidate))), (0, 0, 0, 2)))
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("gate", overflow="fold")
+    for name in ("outcome", "value", "range", "limit"):
+        table.add_column(name, no_wrap=True)
+    reasons = []
     for gate in candidate.gates:
-        found = range_text(gate)
+        found = _STYLES[gate.outcome]
         table.add_row(
             Text(printable(gate.gate)),
-            Text(f"{SYMBOLS[gate.outcome]} {WORDS[gate.outcome]}", style=_STYLES[gate.outcome]),
-            Text(value_text(gate) + (f"\n{found}" if found else "")),
+            Text(f"{SYMBOLS[gate.outcome]} {WORDS[gate.outcome]}", style=found),
+            Text(value_text(gate)),
+            Text(range_text(gate)),
             Text(limit_text(gate)),
-            Text(printable(gate.reason)),
         )
-    console.print(table)
+        if gate.outcome != "pass":
+            reason = Text(f"{SYMBOLS[gate.outcome]} ", style=found)
+            reason.append(f"{printable(gate.gate)}: {printable(gate.reason)}", style="default")
+            reasons.append(reason)
+    if candidate.gates:
+        console.print(Padding(table, (0, 0, 0, 2)))
+    for reason in reasons:
+        console.print(Padding(reason, (0, 0, 0, 2)))
     console.print()

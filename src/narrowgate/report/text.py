@@ -28,6 +28,8 @@ __all__ = [
     "signed",
 ]
 
+#: Between a number and its unit, so that a line does not end there.
+_SPACE = "\N{NO-BREAK SPACE}"
 #: What stands where there is nothing to say.
 DASH = "\N{EN DASH}"
 
@@ -173,10 +175,10 @@ def format_share(value: float) -> str:
         ``1.25 %``.
     """
     text = format_number(100 * value, 3)
-    return f"{text.rstrip('0').rstrip('.') if '.' in text and 'e' not in text else text} %"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text and 'e' not in text else text}{_SPACE}%"
 
 
-_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))
+_UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 
 
 def bytes_unit(largest: float) -> tuple[str, int]:
@@ -198,12 +200,12 @@ def format_bytes(value: float) -> str:
         value: Bytes.
 
     Returns:
-        ``1.5 MiB``.
+        ``1.5 MB``.
     """
     if not math.isfinite(value):
         return format_number(value)
     name, size = bytes_unit(abs(value))
-    return f"{format_number(value / size, 3)} {name}"
+    return f"{format_number(value / size, 3)}{_SPACE}{name}"
 
 
 _TIMES = ((7200, 3600, "h"), (120, 60, "min"), (1, 1, "s"), (1e-3, 1e-3, "ms"), (0, 1e-6, "µs"))
@@ -219,6 +221,6 @@ def format_seconds(value: float) -> str:
         ``1.5 ms``, ``42 s``, ``7.5 min``, ``2 h``.
     """
     if not math.isfinite(value) or value == 0:
-        return f"{format_number(value)} s"
+        return f"{format_number(value)}{_SPACE}s"
     size, name = next((size, name) for least, size, name in _TIMES if abs(value) >= least)
-    return f"{format_number(value / size, 3)} {name}"
+    return f"{format_number(value / size, 3)}{_SPACE}{name}"
