@@ -13,8 +13,12 @@ import typer
 
 import narrowgate
 from narrowgate.cli.console import CommandFailed, complain
+from narrowgate.cli.decide import decide
 from narrowgate.cli.doctor import doctor
+from narrowgate.cli.ledger import ledger
+from narrowgate.cli.pilot import pilot
 from narrowgate.cli.plan import plan
+from narrowgate.cli.report import report
 from narrowgate.errors import NarrowgateError
 
 __all__ = ["app", "run"]
@@ -53,8 +57,12 @@ def _root(
         raise typer.Exit(2)
 
 
+app.command()(decide)
 app.command()(doctor)
+app.command()(ledger)
+app.command()(pilot)
 app.command()(plan)
+app.command()(report)
 
 
 def run(arguments: list[str]) -> int:

@@ -31,18 +31,22 @@ from narrowgate.pilot.trial import (
 )
 from narrowgate.records import layout
 from narrowgate.records.files import dumps, read_json, sha256
+from narrowgate.records.run import Run
 from narrowgate.records.verdict import CandidateVerdict, Outcome, Verdict
 
 __all__ = ["check_evidence", "evidence_of", "judge", "read_verdict", "recompute"]
 
 
-def judge(folder: Path, looks: Looks | None = None) -> Verdict:
+def judge(
+    folder: Path, looks: Looks | None = None, *, keep: dict[tuple[str, int], Run] | None = None
+) -> Verdict:
     """Judge a pilot from its folder alone.
 
     Args:
         folder: The pilot's folder.
         looks: Who counts the looks (`narrowgate.pilot.ledger.looks_of`); None: those of its
             verdict.json, or the first if there is none.
+        keep: Gets the runs that were read, for who draws them.
 
     Returns:
         The verdict.
@@ -66,7 +70,7 @@ def judge(folder: Path, looks: Looks | None = None) -> Verdict:
         looks = _looks_of_verdict(folder)
     notes: list[str] = []
     runs = {
-        recipe: read_runs(folder, recipe, about.seeds, config, notes)
+        recipe: read_runs(folder, recipe, about.seeds, config, notes, {} if keep is None else keep)
         for recipe in (about.baseline, *about.candidates)
     }
     baseline = runs[about.baseline]
@@ -272,11 +276,12 @@ def check_evidence(folder: Path, verdict: Verdict) -> list[str]:
     return told
 
 
-def recompute(folder: Path) -> Verdict:
+def recompute(folder: Path, *, keep: dict[tuple[str, int], Run] | None = None) -> Verdict:
     """Judge a pilot again and compare with its verdict.json.
 
     Args:
         folder: The pilot's folder.
+        keep: Gets the runs that were read, for who draws them.
 
     Returns:
         The verdict, which is what verdict.json says.
@@ -292,7 +297,7 @@ def recompute(folder: Path) -> Verdict:
             f"{folder} is not what its verdict rests on: {and_more(told)}",
             hint="put the files back, or run the pilot again",
         )
-    again = judge(folder)
+    again = judge(folder, keep=keep)
     if again.hash != verdict.hash:
         raise PilotError(
             f"{folder / layout.VERDICT} does not say what the runs say: "

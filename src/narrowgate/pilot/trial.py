@@ -119,7 +119,12 @@ class Trial:
 
 
 def read_runs(
-    folder: Path, recipe: str, seeds: Sequence[int], config: PilotConfig, notes: list[str]
+    folder: Path,
+    recipe: str,
+    seeds: Sequence[int],
+    config: PilotConfig,
+    notes: list[str],
+    keep: dict[tuple[str, int], Run],
 ) -> dict[int, Measured]:
     """Read the attempts of a recipe that count and gave a result.
 
@@ -129,6 +134,7 @@ def read_runs(
         seeds: The seeds asked for.
         config: The limits.
         notes: Gets a line for each run that is left out, and for each fault of a file.
+        keep: Gets every run that could be read, by recipe and seed.
 
     Returns:
         The runs by seed.
@@ -146,6 +152,7 @@ def read_runs(
             told = error.message if isinstance(error, RunError) else f"{attempts[-1]} is damaged"
             notes.append(f"{who}: counts as without result: {told.replace(f'{folder}/', '')}")
             continue
+        keep[recipe, seed] = run
         notes += [f"{who}: {fault}" for fault in run.faults]
         if run.ending is None or not run.is_complete or run.result is None:
             notes.append(f"{who}: {explain(run, config)}")

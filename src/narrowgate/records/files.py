@@ -33,6 +33,7 @@ __all__ = [
 SCHEMA = 1
 
 _encode = json.JSONEncoder(allow_nan=False).encode
+_DECODER = json.JSONDecoder()
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -53,6 +54,8 @@ def number(value: Any) -> float:
     Raises:
         RunError: It is neither.
     """
+    if type(value) is float:  # nearly all are, and a log has many
+        return value
     if isinstance(value, str) and value in _NON_FINITE:
         return _NON_FINITE[value]
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -166,8 +169,11 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
         if not line:
             continue
         try:
-            value = json.loads(line)
+            # json.loads, less what it does around the same scanner: a log has many lines.
+            value, end = _DECODER.raw_decode(line)
         except ValueError:
+            value, end = None, 0
+        if end != len(line):
             value = None
         is_last = place == len(lines)
         if isinstance(value, dict) and not is_last:

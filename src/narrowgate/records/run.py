@@ -317,27 +317,28 @@ def _events(
     lines: Sequence[Mapping[str, Any]], faults: list[str]
 ) -> tuple[Steps, tuple[LogLine, ...], tuple[Load, ...]]:
     """Sort the lines of events.jsonl by their kind; a line of an unknown kind is left out."""
-    columns: dict[str, list[Any]] = {name: [] for name in Steps.__slots__}
+    rows: list[tuple[Any, ...]] = []
     logs: list[LogLine] = []
     load: list[Load] = []
     for line in lines:
         try:
             kind = line["kind"]
             if kind == "step":
-                row = {
-                    "t": number(line["t"]),
-                    "step": int(line["step"]),
-                    "optimizer": int(line["optimizer"]),
-                    "loss": math.nan if line["loss"] is None else number(line["loss"]),
-                    "applied": bool(line["applied"]),
-                    "reason": str(line["reason"]),
-                    "loss_scale": number(line["loss_scale"]),
-                    "grad_norm": number(line["grad_norm"]),
-                    "culprit": line["culprit"],
-                    "data": line["data"],
-                }
-                for name, value in row.items():
-                    columns[name].append(value)
+                # In the order of the columns.
+                rows.append(
+                    (
+                        number(line["t"]),
+                        int(line["step"]),
+                        int(line["optimizer"]),
+                        math.nan if line["loss"] is None else number(line["loss"]),
+                        bool(line["applied"]),
+                        str(line["reason"]),
+                        number(line["loss_scale"]),
+                        number(line["grad_norm"]),
+                        line["culprit"],
+                        line["data"],
+                    )
+                )
             elif kind == "log":
                 values = {str(k): number(v) for k, v in line["values"].items()}
                 step = None if line["step"] is None else number(line["step"])
@@ -350,7 +351,7 @@ def _events(
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             faults.append(f"events.jsonl: a line was left out: {type(error).__name__}: {error}")
     return (
-        Steps(**{name: tuple(column) for name, column in columns.items()}),
+        Steps(**dict(zip(Steps.__slots__, zip(*rows, strict=True), strict=True) if rows else ())),
         tuple(logs),
         tuple(load),
     )

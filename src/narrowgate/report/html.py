@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import functools
 import hashlib
 import importlib.util
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,7 +27,7 @@ from narrowgate.report.text import (
 if TYPE_CHECKING:
     import jinja2
 
-__all__ = ["plotly_script", "render"]
+__all__ = ["plotly_script", "render", "write_page"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -128,3 +130,30 @@ def render(template: str, figures: Sequence[Figure], **context: object) -> str:
             **context,
         )
     )
+
+
+def write_page(path: Path, text: str) -> Path:
+    """Write a page beside its place and rename it there.
+
+    Args:
+        path: Where it belongs.
+        text: The page.
+
+    Returns:
+        The path.
+
+    Raises:
+        RunError: The folder cannot be written; what was there before stays.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8")
+        beside.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise RunError(
+            f"{path} cannot be written: {error.strerror}",
+            hint="the tables need no file; copy the folder to where you may write for the page",
+        ) from error
+    return path

@@ -8,26 +8,23 @@ two scripts run, by hash, and nothing be fetched.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from narrowgate.errors import RunError
 from narrowgate.records import LedgerEntry, Run, Verdict, layout
 from narrowgate.report.bars import bytes_figure
 from narrowgate.report.curves import loss_scale_figure
 from narrowgate.report.dots import gate_figures, slice_figures
 from narrowgate.report.figure import Figure, series_of
-from narrowgate.report.html import render
+from narrowgate.report.html import render, write_page
 from narrowgate.report.losses import loss_figures
 from narrowgate.report.outcomes import SYMBOLS, WORDS, decided_by, decisions_of
 from narrowgate.report.sheets import facts, plan_table
 from narrowgate.report.tables import gate_rows, metric_rows, recipe_rows, slice_tables
 from narrowgate.report.text import format_seconds
 
-__all__ = ["write_page", "write_report"]
+__all__ = ["write_report"]
 
 
 def write_report(
@@ -98,33 +95,6 @@ def write_report(
 
 def _one(figure: Figure | None) -> list[Figure]:
     return [] if figure is None else [figure]
-
-
-def write_page(path: Path, text: str) -> Path:
-    """Write a page beside its place and rename it there.
-
-    Args:
-        path: Where it belongs.
-        text: The page.
-
-    Returns:
-        The path.
-
-    Raises:
-        RunError: The folder cannot be written; what was there before stays.
-    """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        beside.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
-        raise RunError(
-            f"{path} cannot be written: {error.strerror}",
-            hint="the tables need no file; copy the folder to where you may write for the page",
-        ) from error
-    return path
 
 
 def _about(folder: Path) -> dict[str, str]:

@@ -62,6 +62,8 @@ def _print_candidate(candidate: CandidateVerdict, num_seeds: int, console: Conso
     table.add_column("gate", overflow="fold")
     for name in ("outcome", "value", "range", "limit"):
         table.add_column(name, no_wrap=True)
+    # The line above the table has the reason of the gate that decided, already.
+    decided = next((gate for gate in candidate.gates if gate.outcome == candidate.outcome), None)
     reasons = []
     for gate in candidate.gates:
         found = _STYLES[gate.outcome]
@@ -72,7 +74,7 @@ def _print_candidate(candidate: CandidateVerdict, num_seeds: int, console: Conso
             Text(range_text(gate)),
             Text(limit_text(gate)),
         )
-        if gate.outcome != "pass":
+        if gate.outcome != "pass" and gate is not decided:
             reason = Text(f"{SYMBOLS[gate.outcome]} ", style=found)
             reason.append(f"{printable(gate.gate)}: {printable(gate.reason)}", style="default")
             reasons.append(reason)

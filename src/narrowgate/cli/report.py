@@ -1,0 +1,97 @@
+"""``narrowgate report``: a pilot's verdict from its folder alone, as tables and as a page.
+
+The verdict is decided again from the files; where one of them is not what it was, there is no page
+but an error that names it. A single run has a page of its own, without a verdict.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from narrowgate.cli.console import CommandFailed, complain, print_table
+from narrowgate.errors import PilotError, RunError
+from narrowgate.records import Run, layout, load_run
+
+__all__ = ["report"]
+
+_CODES = {"pass": 0, "fail": 3, "inconclusive": 4, None: 2}
+
+
+def report(
+    folder: str = typer.Argument(
+        "",
+        metavar="[FOLDER]",
+        help="A pilot's folder, or a single run's; the newest pilot if it is left out.",
+    ),
+    tensorboard: str = typer.Option(
+        "", "--tensorboard", metavar="DIR", help="Write TensorBoard event files there, too."
+    ),
+) -> None:
+    """Decide a pilot's verdict again from its files, print it, and write the page."""
+    path = Path(folder) if folder else _newest()
+    if (path / layout.PILOT).is_file():
+        _report_pilot(path, tensorboard)
+    elif (path / layout.REQUEST).is_file():
+        _report_run(path, tensorboard)
+    else:
+        what = "is neither a pilot's folder nor a run's" if path.is_dir() else "is no folder"
+        raise PilotError(
+            f"{path} {what}",
+            hint=f"name one below {layout.ROOT}/pilots or {layout.ROOT}/runs, or an attempt's",
+        )
+
+
+def _newest() -> Path:
+    """Find the pilot that was begun last: names are in order of time."""
+    pilots = Path(layout.ROOT) / "pilots"
+    found = [path for path in pilots.glob("*") if (path / layout.PILOT).is_file()]
+    if not found:
+        raise PilotError(
+            f"there is no pilot below {pilots}",
+            hint="narrowgate pilot -- python train.py --seed {seed}, or name a folder",
+        )
+    return max(found, key=lambda path: path.name)
+
+
+def _report_pilot(folder: Path, tensorboard: str) -> None:
+    from narrowgate.pilot.judge import recompute
+    from narrowgate.pilot.ledger import Ledger
+    from narrowgate.report import export_tensorboard, print_verdict, write_report
+
+    runs: dict[tuple[str, int], Run] = {}
+    verdict = recompute(folder, keep=runs)
+    path = folder.resolve().parent.parent / layout.LEDGER
+    entries = Ledger(path).entries() if path.is_file() else ()
+    head = entries[-1].hash if entries else None
+    print_verdict(verdict)
+    try:
+        print(f"report: {write_report(folder, verdict, runs, entries, head)}")
+    except RunError as error:
+        complain(f"no page: {error.message}", error.hint)
+    print(f"ledger: {head or 'none beside this folder'}")
+    if tensorboard:
+        for (recipe, seed), run in runs.items():
+            export_tensorboard(run, Path(tensorboard) / layout.slug(recipe) / f"seed-{seed}")
+        print(f"tensorboard: {tensorboard}")
+    if code := _CODES[verdict.outcome]:
+        raise CommandFailed(code)
+
+
+def _report_run(folder: Path, tensorboard: str) -> None:
+    from narrowgate.report import export_tensorboard, run_facts, write_run_page
+    from narrowgate.report.text import format_number, printable
+
+    run = load_run(folder)
+    rows = [("folder", str(folder)), *run_facts(run), *(("fault", fault) for fault in run.faults)]
+    if run.result is not None:
+        rows += [(name, format_number(value)) for name, value in run.result.metrics.items()]
+    told = [[printable(name), printable(text)] for name, text in rows]
+    print_table("Run", ["what", "value"], told)
+    try:
+        print(f"report: {write_run_page(run)}")
+    except RunError as error:
+        complain(f"no page: {error.message}", error.hint)
+    if tensorboard:
+        print(f"tensorboard: {export_tensorboard(run, Path(tensorboard))}")
