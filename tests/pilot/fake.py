@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-COMMAND = (sys.executable, "train.py", "--seed", "{seed}")
+COMMAND = (sys.executable, "-S", "train.py", "--seed", "{seed}")  # -S: quicker
 
 CONFIG = """\
 [pilot]
@@ -35,7 +35,7 @@ max_skipped_share = 0.1
 """
 
 SCRIPT = """
-import json, math, os, pathlib, random, signal, subprocess, sys, time
+import json, os, pathlib, random, signal, sys, time
 
 run = pathlib.Path(os.environ["NARROWGATE_RUN"])
 asked = json.loads((run / "request.json").read_text())
@@ -63,15 +63,13 @@ if does == "silent":
     sys.exit(0)
 if does == "hang":
     stay("hanging")
-if does == "stubborn":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    stay("hanging")
-if does == "polite":
+if does in ("polite", "stubborn"):
     def interrupted(number, frame):
         leave("interrupted.json", {"signal": number})
-        sys.exit(7)
+        if does == "polite":
+            sys.exit(7)
     signal.signal(signal.SIGINT, interrupted)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     stay("hanging")
 if does in ("child", "daemon"):
     code = (
@@ -79,6 +77,7 @@ if does in ("child", "daemon"):
         "pathlib.Path(os.environ['NARROWGATE_RUN'], 'left.json')"
         ".write_text(str(os.getpid())); time.sleep(600)"
     )
+    import subprocess
     subprocess.Popen([sys.executable, "-S", "-c", code], start_new_session=does == "daemon")
     while not (run / "left.json").exists() or not (run / "left.json").read_text():
         time.sleep(0.005)
