@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import sample
 from narrowgate.pilot.config import config_hash
 from narrowgate.pilot.folder import PilotRecord
 from narrowgate.pilot.judge import judge
 from narrowgate.records import Run, layout
 from narrowgate.records.files import dumps, write_json
+from report import sample
 
 CONFIG = """
 [pilot]

@@ -37,7 +37,7 @@ def print_verdict(verdict: Verdict, console: Console | None = None) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False) if console is None else console
+    console = Console(highlight=False, markup=False, emoji=False) if console is None else console
     for candidate in verdict.candidates:
         _print_candidate(candidate, len(verdict.seeds), console)
     for note in verdict.notes:
