@@ -114,6 +114,9 @@ elif does != "no-result":
     leave("result.json", {
         "metrics": metrics, "slices": slices, "seconds": 1.0, "device": "cpu",
         "peak_bytes": 1000, "base_bytes": 0, "kinds": {}, "code": "c0de"})
+if does == "tidy":
+    import shutil
+    shutil.rmtree(run)
 if does == "hang-after-result":
     stay("hanging")
 if does == "crash-after-result":

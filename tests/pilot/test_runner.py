@@ -104,6 +104,14 @@ def test_a_result_that_cannot_be_read_is_the_runs_fault(here):
     assert "result.json" in why
 
 
+def test_a_script_that_removes_its_own_folder_costs_its_row(here):
+    stopped, told = pilot_of(here, {"bf16@1": "tidy"}, only=["bf16"])
+    (why,) = told.faults.values()
+    assert why.startswith("left a file that cannot be read: ")
+    assert "request.json" in why
+    assert (stopped.reason, stopped.num_done) == ("done", 5)
+
+
 @pytest.mark.parametrize("does", ["nan", "torn"])
 def test_a_nan_and_a_torn_line_are_results(here, does):
     pilot = begin(here, {"bf16@1": does}, only=["bf16"])
@@ -318,6 +326,16 @@ def test_nothing_is_made_for_what_is_wrong(here, change, error):
         begin_pilot(root, here / "narrowgate.toml", command, **change)
     assert caught.value.hint
     assert not (root / "pilots").exists()
+
+
+def test_a_folder_that_may_not_be_written_is_told(here, monkeypatch):
+    def closed(path, *_, **__):
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(Path, "mkdir", closed)
+    with pytest.raises(PilotError, match="may not be written: Read-only file system") as caught:
+        begin(here)
+    assert caught.value.hint
 
 
 def test_a_pilot_that_the_ledger_has_no_room_for_leaves_no_folder(here, monkeypatch):

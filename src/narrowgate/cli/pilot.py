@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from narrowgate.cli.console import CommandFailed, complain
-from narrowgate.errors import PilotError
+from narrowgate.errors import PilotError, RunError
 from narrowgate.records import layout
 from narrowgate.records.masking import MASK
 
 if TYPE_CHECKING:
     from narrowgate.pilot.begin import Pilot
     from narrowgate.pilot.runner import Stopped
+    from narrowgate.records.run import Run
     from narrowgate.records.verdict import Outcome
 
 __all__ = ["pilot"]
@@ -154,21 +155,18 @@ def _conclude(begun: Pilot) -> Outcome | None:
     """Judge, draw and print; give the outcome of all candidates."""
     from narrowgate.pilot.conclude import conclude
     from narrowgate.pilot.ledger import Ledger
-    from narrowgate.records.run import load_last_attempt
     from narrowgate.report import print_verdict, write_report
 
-    verdict = conclude(begun)
-    runs = {}
-    for recipe in (begun.record.baseline, *begun.record.candidates):
-        for seed in begun.record.seeds:
-            run = load_last_attempt(begun.folder, recipe, seed)
-            if run is not None:
-                runs[recipe, seed] = run
-    ledger = Ledger(begun.ledger)
-    page = write_report(begun.folder, verdict, runs, ledger.entries(), ledger.head)
+    runs: dict[tuple[str, int], Run] = {}
+    verdict = conclude(begun, runs)
+    entries = Ledger(begun.ledger).entries()
     print_verdict(verdict)
-    print(f"report: {_short(page)}")
-    print(f"ledger: {ledger.head}")
+    try:
+        page = write_report(begun.folder, verdict, runs, entries, entries[-1].hash)
+        print(f"report: {_short(page)}")
+    except RunError as error:
+        complain(f"no page: {error.message}", error.hint)
+    print(f"ledger: {entries[-1].hash}")
     return verdict.outcome
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from narrowgate.errors import ConfigError, PilotError, nearest
 from narrowgate.pilot.command import check_command, resumed_command
 from narrowgate.pilot.config import PilotConfig, config_hash, load_config, read_seeds
-from narrowgate.pilot.disk import full_disk_told
+from narrowgate.pilot.disk import disk_faults_told
 from narrowgate.pilot.folder import PilotRecord, read_pilot
 from narrowgate.pilot.ledger import Ledger
 from narrowgate.plan import parse
@@ -87,7 +87,7 @@ def begin_pilot(
     ledger = Ledger(root / layout.LEDGER)
     ledger.verify()
     folder = (root / PILOTS / layout.new_folder_name()).absolute()
-    with full_disk_told(root), _removed_if_it_fails(folder):
+    with disk_faults_told(root), _removed_if_it_fails(folder):
         folder.mkdir(parents=True)
         (folder / layout.CONFIG).write_bytes(config.read_bytes())
         record = PilotRecord(
@@ -151,7 +151,7 @@ def resume_pilot(
     check_command(whole)
     if seeds is not None and read_seeds(seeds, "--seeds") != record.seeds:
         record = _with_seeds(record, read_seeds(seeds, "--seeds"))
-        with full_disk_told(folder):
+        with disk_faults_told(folder):
             _enter(ledger, folder, record)
             write_json(folder / layout.PILOT, record.to_json())
     return Pilot(

@@ -9,21 +9,23 @@ from __future__ import annotations
 from typing import Any
 
 from narrowgate.pilot.begin import Pilot
-from narrowgate.pilot.disk import full_disk_told
+from narrowgate.pilot.disk import disk_faults_told
 from narrowgate.pilot.judge import judge
 from narrowgate.pilot.ledger import Ledger, looks_of, values_hash
 from narrowgate.records import layout
 from narrowgate.records.files import write_json
+from narrowgate.records.run import Run
 from narrowgate.records.verdict import CandidateVerdict, Verdict
 
 __all__ = ["conclude"]
 
 
-def conclude(pilot: Pilot) -> Verdict:
+def conclude(pilot: Pilot, keep: dict[tuple[str, int], Run] | None = None) -> Verdict:
     """Judge a pilot whose runs are over, and write the verdict down.
 
     Args:
         pilot: The pilot, locked.
+        keep: Gets the runs by recipe and seed, for who draws them.
 
     Returns:
         The verdict, as in verdict.json.
@@ -34,14 +36,14 @@ def conclude(pilot: Pilot) -> Verdict:
     """
     ledger = Ledger(pilot.ledger)
     entries = ledger.entries()
-    verdict = judge(pilot.folder, looks_of(entries, pilot.record.command))
+    verdict = judge(pilot.folder, looks_of(entries, pilot.record.command), keep=keep)
     name = pilot.folder.name
     entered = {
         (entry.body["recipe"], entry.body["verdict_hash"])
         for entry in entries
         if entry.kind == "verdict" and entry.pilot == name
     }
-    with full_disk_told(pilot.folder):
+    with disk_faults_told(pilot.folder):
         write_json(pilot.folder / layout.VERDICT, verdict.to_json())
         for candidate in verdict.candidates:
             if (candidate.recipe, verdict.hash) not in entered:

@@ -1,4 +1,4 @@
-"""A full disk, told as such, whoever meets it."""
+"""A disk that is full or may not be written, told as such, whoever meets it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from pathlib import Path
 
 from narrowgate.errors import NarrowgateError, PilotError
 
-__all__ = ["check_space", "full_disk_told"]
+__all__ = ["check_space", "disk_faults_told"]
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
+_CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 #: With less than this a run's own files do not fit, bytes.
 _LEAST_BYTES = 65_536
 
 
 @contextlib.contextmanager
-def full_disk_told(folder: Path) -> Iterator[None]:
-    """Turn every error that comes from a full disk into one that says how to go on.
+def disk_faults_told(folder: Path) -> Iterator[None]:
+    """Turn every error of the disk that a user can mend into one that says how to go on.
 
     Args:
         folder: The pilot's folder.
 
     Raises:
-        PilotError: The disk is full.
+        PilotError: The disk is full, or may not be written.
     """
     try:
         yield
@@ -33,6 +34,11 @@ def full_disk_told(folder: Path) -> Iterator[None]:
         cause = error if isinstance(error, OSError) else error.__cause__
         if isinstance(cause, OSError) and cause.errno in _FULL:
             raise _full(folder, cause.strerror) from error
+        if isinstance(cause, OSError) and cause.errno in _CLOSED:
+            raise PilotError(
+                f"{cause.filename or folder} may not be written: {cause.strerror}",
+                hint="see who owns it; what is there stays, and narrowgate pilot --resume goes on",
+            ) from error
         raise
 
 

@@ -19,7 +19,7 @@ from typing import Literal
 from narrowgate.errors import RunError
 from narrowgate.pilot.begin import Pilot
 from narrowgate.pilot.command import fill
-from narrowgate.pilot.disk import check_space, full_disk_told
+from narrowgate.pilot.disk import check_space, disk_faults_told
 from narrowgate.pilot.early import Early
 from narrowgate.pilot.estimate import earlier_seconds, finished_seconds
 from narrowgate.pilot.interim import explain, last_lines
@@ -80,7 +80,7 @@ def run_pilot(
         PilotError: The script ignores its seed or does not report what is judged, the program
             cannot be started, or the disk is full.
     """
-    with full_disk_told(pilot.folder):
+    with disk_faults_told(pilot.folder):
         _settle(pilot)
         return _Running(pilot, observer, interruptions, max_hours).go()
 
