@@ -1,4 +1,4 @@
-"""The sample pilot as files, as a pilot leaves them: for the command, and for looking at the page."""
+"""The sample pilot as files, as a pilot leaves them: for the command, and to look at the page."""
 
 from __future__ import annotations
 

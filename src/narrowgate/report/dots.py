@@ -134,7 +134,7 @@ def _hover(gate: GateVerdict, recipe: str) -> str:
     lines = [
         f"{plotly_text(recipe)}: {WORDS[gate.outcome]}",
         f"mean {value_text(gate)}" + (f", range {found}" if found else ""),
-        f"limit {limit_text(gate)}",
+        f"limit {plotly_text(limit_text(gate))}",
     ]
     return "<br>".join(lines)
 

@@ -49,7 +49,8 @@ def loss_figures(
     Returns:
         The curves and the differences; less where there is nothing to draw.
     """
-    raw = {key: curve for key, run in runs.items() if (curve := loss_curve(run))}
+    drawn = {key: run for key, run in runs.items() if key[0] in series}
+    raw = {key: curve for key, run in drawn.items() if (curve := loss_curve(run))}
     if not raw:
         return []
     window = window_of(max(len(curve) for curve in raw.values()))
@@ -58,7 +59,7 @@ def loss_figures(
         means = smooth(list(curve.values()), window)
         curves[recipe][seed] = dict(zip(curve, means, strict=True))
     how = f"averaged over the last {window} steps" if window > 1 else "as recorded"
-    if any(set(run.steps.optimizer) - {0} for run in runs.values()):
+    if any(set(run.steps.optimizer) - {0} for run in drawn.values()):
         how += ", first optimizer only"
     found = {recipe: spread(list(of.values())) for recipe, of in curves.items() if of}
     breaks = [
