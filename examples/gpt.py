@@ -130,6 +130,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main() -> None:
     """Train as the command line says, then give the loss on each part of the library."""
+    torch.set_num_threads(1)  # so small a model gains little by more, and waits on a busy machine
     args = parse_arguments()
     text, validation = load_text()
     for step, (model, _, loss, _) in enumerate(train(args, text), start=1):  # noqa: B007
