@@ -45,7 +45,7 @@ max_skipped_share = 0.04
 """
 
 
-def write_run(folder: Path, run: Run) -> None:
+def write_run_into(folder: Path, run: Run) -> None:
     """Write one run's files into its folder."""
     write_json(folder / layout.REQUEST, run.request.to_json())
     write_json(folder / layout.ENVIRONMENT, run.environment)
@@ -83,7 +83,7 @@ def write_pilot(root: Path, runs=None, config: str = CONFIG, seeds=sample.SEEDS)
     )
     write_json(folder / layout.PILOT, about.to_json())
     for (recipe, seed), run in runs.items():
-        write_run(layout.attempt_folder(folder, recipe, seed, 1), run)
+        write_run_into(layout.attempt_folder(folder, recipe, seed, 1), run)
     write_json(folder / layout.VERDICT, judge(folder).to_json())
     assert json.loads((folder / layout.VERDICT).read_text())["pilot"] == sample.PILOT
     return folder

@@ -221,7 +221,7 @@ def evidence_of(folder: Path, about: PilotRecord) -> dict[str, str]:
 
     Returns:
         SHA-256 by path below the folder: config.toml, pilot.json, and of each attempt that counts
-        every file but what was printed, hidden files and folders.
+        every file but what was printed, a page of the run, hidden files and folders.
 
     Raises:
         PilotError: A file cannot be read.
@@ -237,8 +237,9 @@ def _files(folder: Path, about: PilotRecord) -> Iterator[Path]:
         for seed in about.seeds:
             for attempt in layout.attempts(folder, recipe, seed)[-1:]:
                 for path in sorted(attempt.iterdir()):
-                    is_printed = path.name in (layout.STDOUT, layout.STDERR)
-                    if path.is_file() and not is_printed and not path.name.startswith("."):
+                    # Neither what was printed nor the run's page, drawn later, decides anything.
+                    is_aside = path.name in (layout.STDOUT, layout.STDERR, layout.REPORT)
+                    if path.is_file() and not is_aside and not path.name.startswith("."):
                         yield path
 
 
