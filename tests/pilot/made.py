@@ -5,18 +5,22 @@
 
 `pilot` writes config.toml and pilot.json; `run` one attempt, whole or broken off. `compared` fills
 a pilot with runs whose differences are given. Every file is written through the records' own
-`to_json`, so a test reads what a real run leaves.
+`to_json`, so a test reads what a real run leaves. `measured` and `trial` make the same in memory,
+for tests of thousands of pilots.
 """
 
 from __future__ import annotations
 
+import functools
 import random
+from dataclasses import replace
 from pathlib import Path
 
 from narrowgate.pilot.config import MINIMAL, config_hash
 from narrowgate.pilot.folder import PilotRecord
+from narrowgate.pilot.trial import Measured, Trial, busy_runs, pair_up
 from narrowgate.plan import Plan
-from narrowgate.records import Ending, Request, Result, layout
+from narrowgate.records import Ending, Request, Result, Run, Steps, Summary, layout
 from narrowgate.records.files import dumps, write_json
 
 NAME = "20261201T180322-1f2e3d4c"
@@ -196,3 +200,83 @@ def compared(
         run(folder, "fp32", seed, metrics={metric: value})
         run(folder, recipe, seed, metrics={metric: value + difference}, **(candidate_of or {}))
     return folder
+
+
+def measured(recipe: str, seed: int, metrics, slices=None, **of_summary) -> Measured:
+    """A run that gave a result, in memory: for gates, which look at results and summaries."""
+    result = Result(
+        metrics=metrics,
+        slices=slices or {},
+        seconds=2.0,
+        device="cpu",
+        peak_bytes=1_000_000,
+        base_bytes=0,
+        kinds={},
+        code=CODE,
+    )
+    return Measured(
+        seed=seed,
+        run=_run_of(recipe, seed),
+        result=result,
+        summary=replace(_SUMMARY, **of_summary) if of_summary else _SUMMARY,
+    )
+
+
+@functools.cache
+def _run_of(recipe: str, seed: int) -> Run:
+    return replace(_RUN, request=replace(_RUN.request, recipe=recipe, seed=seed))
+
+
+def trial(baseline, candidate, *, seeds=None, looks=lambda **_: 1, recipe: str = "bf16") -> Trial:
+    """What gates are decided on, from runs by `measured`."""
+    theirs = {run.seed: run for run in baseline}
+    mine = {run.seed: run for run in candidate}
+    seeds = tuple(theirs) if seeds is None else tuple(seeds)
+    pairs, unpaired = pair_up(seeds, theirs, mine)
+    return Trial(
+        recipe=recipe,
+        seeds=seeds,
+        pairs=pairs,
+        unpaired=unpaired,
+        runs=tuple(candidate),
+        busy=busy_runs(pairs),
+        plan_hash="p" * 64,
+        code=CODE,
+        looks=looks,
+    )
+
+
+_RUN = Run(
+    folder=Path("attempt-1"),
+    request=Request(
+        recipe="fp32",
+        seed=0,
+        attempt=1,
+        pilot=NAME,
+        command=COMMAND,
+        commit=None,
+        uncommitted=None,
+        created="2026-12-01T18:03:22.000000Z",
+    ),
+    environment=ENVIRONMENT,
+    plan_hash="p" * 64,
+    plan=plan_of("fp32").to_json(),
+    steps=Steps(),
+    logs=(),
+    load=(),
+    result=None,
+    ending=Ending(how="ended", code=0, seconds=2.0),
+    faults=(),
+)
+_SUMMARY = Summary(
+    num_steps=40,
+    num_skipped=0,
+    median_step_s=0.01,
+    p95_step_s=0.012,
+    seconds=2.0,
+    peak_bytes=1e6,
+    waited_share=0.0,
+    cores=1.0,
+    data=None,
+    curve="c" * 64,
+)
