@@ -33,8 +33,12 @@ addEventListener("load", () => setTimeout(() => {
     const svg = (chart) => chart.querySelector("svg.main-svg").getBoundingClientRect().width;
     const charts = [...page.querySelectorAll(".chart")];
     const wrong = charts.filter((chart) => Math.abs(box(chart) - svg(chart)) > 1).length;
+    const top = (cell, name) => cell.querySelector(name).getBoundingClientRect().top;
+    const split = [...page.querySelectorAll(".matrix td:has(.badge)")].filter(
+      (cell) => name === "narrow" && Math.abs(top(cell, ".of") - top(cell, ".badge")) > 6).length;
+    const wide = root.scrollWidth - root.clientWidth;
     const said = document.createElement("li");
-    said.textContent = `${name} ${root.scrollWidth - root.clientWidth} ${charts.length} ${wrong}`;
+    said.textContent = `${name} ${wide} ${charts.length} ${wrong} ${split}`;
     document.getElementById("found").append(said);
   }
 }, 500));
@@ -82,13 +86,14 @@ def test_every_chart_of_a_pilot_is_drawn_and_the_console_is_silent(folder):
 
 
 def test_neither_width_overflows_and_charts_are_as_wide_as_their_place(folder):
+    """And where cells are stacked, a candidate and its outcome stand on one line."""
     (folder / "wrapper.html").write_text(WRAPPER)
     dom = browse(
         folder / "wrapper.html", "--allow-file-access-from-files", "--window-size=1400,1400"
     )
-    assert re.findall(r"<li>(\w+) (\d+) (\d+) (\d+)</li>", dom) == [
-        ("narrow", "0", "8", "0"),
-        ("wide", "0", "8", "0"),
+    assert re.findall(r"<li>(\w+) (\d+) (\d+) (\d+) (\d+)</li>", dom) == [
+        ("narrow", "0", "8", "0", "0"),
+        ("wide", "0", "8", "0", "0"),
     ]
 
 
