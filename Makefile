@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[pilot,dev]'
 	@touch $@
 
-demo: venv  ## train a small GPT in fp32, bf16 and fp16 side by side, and print the table
+demo: venv  ## pilot a small GPT and a small ResNet in 16 bits, print the verdicts; about six minutes
 	$(BIN)/python examples/demo.py
 
 lint: venv  ## style, types, and that the generated reference is up to date

@@ -93,21 +93,23 @@ def loss_of(model: nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> to
 
 
 def train(args: argparse.Namespace, text: torch.Tensor):
-    """Train, and yield (model, optimizer, loss, applied) after each step."""
+    """Train, and yield (model, loss) after each step."""
     seed = ng.seed(args.seed)  # pilot
     model = GPT(args.layers, args.width, args.context)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95))
     model, optimizer = ng.prepare(model, optimizer, args.recipe)  # one
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, args.lr, args.steps, pct_start=0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(  # up for a tenth of the steps, then down to 0
+        optimizer, lambda step: min(10 * (step + 1) / args.steps, 1 - step / args.steps)
+    )
     order = torch.Generator().manual_seed(seed)
     for _ in range(args.steps):
         starts = torch.randint(len(text) - args.context, (args.batch,), generator=order)
         loss = loss_of(model, *windows(text, starts, args.context))
         optimizer.zero_grad()
         optimizer.backward(loss)  # two
-        result = optimizer.step()
+        optimizer.step()
         schedule.step()
-        yield model, optimizer, loss.item(), result.applied
+        yield model, loss.item()
 
 
 @torch.no_grad()
@@ -133,15 +135,14 @@ def main() -> None:
     torch.set_num_threads(1)  # so small a model gains little by more, and waits on a busy machine
     args = parse_arguments()
     text, validation = load_text()
-    for step, (model, _, loss, _) in enumerate(train(args, text), start=1):  # noqa: B007
+    for step, (model, loss) in enumerate(train(args, text), start=1):  # noqa: B007
         if step % max(args.steps // 10, 1) == 0:
             print(f"step {step}/{args.steps}  loss {loss:.3f}")
     model.eval()
     losses = {part: validate(model, data, args.context) for part, data in validation.items()}
     mean = statistics.fmean(losses.values())
     print(f"val_loss {mean:.4f}  " + "  ".join(f"{part} {losses[part]:.4f}" for part in losses))
-    slices = {part: {"val_loss": loss} for part, loss in losses.items()}
-    ng.result(val_loss=mean, slices=slices)  # pilot
+    ng.result(val_loss=mean, slices={part: {"val_loss": losses[part]} for part in losses})  # pilot
 
 
 if __name__ == "__main__":

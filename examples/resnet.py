@@ -67,13 +67,13 @@ def load_images() -> tuple[torch.Tensor, ...]:
 
 
 def train(args: argparse.Namespace, images: torch.Tensor, digits: torch.Tensor):
-    """Train, and yield (model, optimizer, loss, applied) after each step."""
+    """Train, and yield (model, loss) after each step."""
     seed = ng.seed(args.seed)  # pilot
     model = ResNet(args.width)
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum=0.9, weight_decay=5e-4)
     model, optimizer = ng.prepare(model, optimizer, args.recipe)  # one
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, args.lr, args.steps, pct_start=0.2, cycle_momentum=False
+    schedule = torch.optim.lr_scheduler.LambdaLR(  # up for a tenth of the steps, then down to 0
+        optimizer, lambda step: min(10 * (step + 1) / args.steps, 1 - step / args.steps)
     )
     order = torch.Generator().manual_seed(seed)
     for _ in range(args.steps):
@@ -81,9 +81,9 @@ def train(args: argparse.Namespace, images: torch.Tensor, digits: torch.Tensor):
         loss = F.cross_entropy(model(images[chosen]), digits[chosen])
         optimizer.zero_grad()
         optimizer.backward(loss)  # two
-        result = optimizer.step()
+        optimizer.step()
         schedule.step()
-        yield model, optimizer, loss.item(), result.applied
+        yield model, loss.item()
 
 
 @torch.no_grad()
@@ -110,7 +110,7 @@ def main() -> None:
     torch.set_num_threads(1)  # so small a model gains little by more, and waits on a busy machine
     args = parse_arguments()
     images, digits, test_images, test_digits = load_images()
-    for step, (model, _, loss, _) in enumerate(train(args, images, digits), start=1):  # noqa: B007
+    for step, (model, loss) in enumerate(train(args, images, digits), start=1):  # noqa: B007
         if step % max(args.steps // 10, 1) == 0:
             print(f"step {step}/{args.steps}  loss {loss:.4f}")
     accuracy, by_digit = test(model.eval(), test_images, test_digits)

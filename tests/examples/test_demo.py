@@ -1,124 +1,159 @@
+"""The demo around a pilot that is faked, and once around one that runs."""
+
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import Any
 
 import demo
 import pytest
 
+from narrowgate.pilot.judge import judge
+from narrowgate.records import layout
+from narrowgate.records.files import write_json
+from pilot import made
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
-class FakeWorker:
-    """Answers as a worker does, and is interrupted or dies at a given step."""
-
-    made: list[FakeWorker]
-    trouble: tuple[str, int, BaseException | None]
-
-    def __init__(self, name: str, command: list[str]) -> None:
-        self.name, self.steps, self.closed = name, 0, False
-        FakeWorker.made.append(self)
-
-    def ask(self, request: str) -> dict[str, Any]:
-        if request == "validate":
-            return {"val_loss": 2.5}
-        if request == "finish":
-            sizes = {"weights": 4e6, "gradients": 3e6, "states": 2e6, "saved": 1e6}
-            share = 2 if self.name == "fp32" else 1
-            return {**{kind: share * size for kind, size in sizes.items()}, "rss": 5e8}
-        self.steps += 1
-        name, step, trouble = FakeWorker.trouble
-        if trouble is not None and (self.name, self.steps) == (name, step):
-            raise trouble
-        seconds = {"fp32": 2.0, "bf16": 1.0, demo.AUTOCAST: 12.0}[self.name]
-        return {"seconds": seconds, "loss": 3.0, "applied": self.steps > 1}
-
-    def words(self) -> str:
-        return "[bf16] on this CPU"
-
-    def close(self) -> None:
-        self.closed = True
-
-
 @pytest.fixture
-def run_demo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    def run(trouble: Any, *arguments: str) -> tuple[int, str]:
-        where = trouble if isinstance(trouble, tuple) else ("bf16", 3, trouble)
-        FakeWorker.made, FakeWorker.trouble = [], where
-        monkeypatch.setattr(demo, "Worker", FakeWorker)
-        monkeypatch.setenv("COLUMNS", "80")
-        monkeypatch.setattr("sys.argv", ["demo.py", "--recipes", "bf16", *arguments])
-        return demo.main(), capsys.readouterr().out
+def pilots(tmp_path, monkeypatch):
+    """Two examples whose pilots are given: how they end, and how much worse bf16 is."""
 
-    return run
+    def give(*endings):
+        given = iter(endings)
 
+        def pilot(name):
+            code, differences, spoil = next(given)
+            if differences is None:
+                return code, None
+            folder = made.compared(tmp_path, differences, name=f"{name}-pilot")
+            write_json(folder / layout.VERDICT, judge(folder).to_json())
+            (folder / layout.REPORT).write_text("page")
+            spoil(folder)
+            return code, folder
 
-def rows_of(name: str, output: str) -> list[list[str]]:
-    rows = [line for line in output.splitlines() if line.startswith(f"│ {name} ")]
-    return [[cell.strip() for cell in row.strip("│").split("│")][1:] for row in rows]
+        monkeypatch.setattr(demo, "pilot", pilot)
+        return demo.main()
 
-
-def test_the_tables_have_ratios_sums_and_skips(run_demo: Any) -> None:
-    code, output = run_demo(None, "--steps", "10", "--batch", "2", "--context", "50")
-    assert code == 0
-    heads = [line.strip("┃").split("┃")[1:] for line in output.splitlines() if "┃" in line]
-    assert [[cell.strip() for cell in line] for line in heads] == [
-        ["train loss", "val loss", "tokens/s", "x fp32", "steps", "skipped"],
-        ["weights", "grads", "states", "saved", "sum", "x fp32", "peak RSS"],
-    ]
-    assert rows_of("bf16", output) == [
-        ["3.000", "2.500", "100", "2.00", "10", "1"],
-        ["4.0", "3.0", "2.0", "1.0", "10.0", "0.50", "500"],
-    ]
-    # torch.autocast stops after twenty seconds: two steps of twelve
-    assert rows_of(demo.AUTOCAST, output)[0] == ["-", "-", "8", "0.17", "2", "1"]
-    assert "[bf16] on this CPU" in output
-    assert all(worker.closed for worker in FakeWorker.made)
+    return give
 
 
-def test_a_table_fits_into_80_columns(run_demo: Any) -> None:
-    _, output = run_demo(None, "--steps", "3")
-    assert "…" not in output
-    assert max(len(line) for line in output.splitlines()) <= 80
+def whole(folder):
+    pass
 
 
-def test_ctrl_c_prints_what_was_measured_so_far(run_demo: Any) -> None:
-    code, output = run_demo(KeyboardInterrupt(), "--steps", "10", "--no-autocast")
-    assert code == 130
-    assert "interrupted" in output
-    assert rows_of("fp32", output)[0] == ["3.000", "-", "512", "1.00", "3", "1"]
-    assert rows_of("bf16", output)[0][3:] == ["2.00", "2", "1"]
-    assert all(worker.closed for worker in FakeWorker.made)
+def test_whatever_the_verdicts_it_ends_with_0_if_all_is_there(pilots, capsys):
+    assert pilots((0, [0.001, 0.002, 0.0, 0.001, 0.003], whole), (3, [0.5] * 5, whole)) == 0
+    lines = capsys.readouterr().out.partition("== Verdicts\n")[2].splitlines()
+    assert lines[0] == "A GPT on the source text of Python's library, against fp32, 5 seeds:"
+    assert lines[1].split() == ["bf16", "pass", "val_loss", "worse", "by", "0.0014", "of", "0.0100"]
+    assert lines[2].endswith("gpt-pilot/report.html")
+    assert lines[4].split()[:2] == ["bf16", "fail"]
+    assert lines[4].endswith("worse by 0.5000 of 0.0100; not passed: quality.val_loss")
+    assert lines[5].endswith("resnet-pilot/report.html")
+    assert len(lines) == 6
 
 
-def test_ctrl_c_before_the_first_step_prints_no_table(run_demo: Any) -> None:
-    code, output = run_demo(("fp32", 1, KeyboardInterrupt()), "--steps", "10", "--no-autocast")
-    assert code == 130
-    assert "│" not in output
+def test_a_run_without_a_result_is_named_and_it_ends_with_1(pilots, capsys):
+    def lose_one(folder):
+        (made.layout.attempts(folder, "bf16", 3)[-1] / layout.RESULT).unlink()
+
+    assert pilots((4, [0.0] * 5, lose_one), (0, [0.0] * 5, whole)) == 1
+    assert "  without a result: bf16, seed 3\n" in capsys.readouterr().out
 
 
-def test_a_slow_machine_ends_the_run_early_and_is_told(run_demo: Any) -> None:
-    code, output = run_demo(None, "--steps", "1000", "--no-autocast", "--seconds", "30")
-    assert code == 0
-    # rounds of three seconds each: ten of them
-    assert "stopped after 10 of 1000 steps" in output
-    assert rows_of("bf16", output)[0][1] == "2.500"
+def test_a_page_that_was_not_written_is_said_and_it_ends_with_1(pilots, capsys):
+    def lose_page(folder):
+        (folder / layout.REPORT).unlink()
+
+    assert pilots((0, [0.0] * 5, whole), (1, [0.0] * 5, lose_page)) == 1
+    assert "  report: not written\n" in capsys.readouterr().out
 
 
-def test_a_worker_that_dies_is_quoted(run_demo: Any) -> None:
-    code, output = run_demo(demo.WorkerDiedError("it said: out of memory"), "--steps", "10")
-    assert code == 1
-    assert "it said: out of memory" in output
-    assert all(worker.closed for worker in FakeWorker.made)
+def test_a_pilot_without_a_verdict_does_not_keep_the_other_from_running(pilots, capsys):
+    assert pilots((5, None, whole), (0, [0.0] * 5, whole)) == 1
+    output = capsys.readouterr().out
+    assert "no verdict; `narrowgate pilot` ended with 5" in output
+    assert "resnet-pilot/report.html" in output
 
 
-def test_it_runs_as_make_demo_runs_it() -> None:
-    sizes = ["--layers", "1", "--width", "32", "--context", "16", "--batch", "2", "--steps", "3"]
-    command = [sys.executable, "examples/demo.py", "--recipes", "fp16", "--no-autocast", *sizes]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "step 3/3" in done.stdout
-    assert len(rows_of("fp16", done.stdout)) == 2
-    assert done.stderr == ""
+def test_an_interrupted_pilot_is_the_last(pilots, capsys):
+    assert pilots((130, None, whole)) == 130
+    assert "Verdicts" not in capsys.readouterr().out
+
+
+# --- a pilot that runs ---------------------------------------------------------------------------
+
+SCRIPT = """
+import sys
+import time
+import torch
+import narrowgate as ng
+
+seed = ng.seed(int(sys.argv[2]))
+model = torch.nn.Linear(4, 1)
+model, optimizer = ng.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+for _ in range(3):
+    optimizer.zero_grad()
+    loss = model(torch.randn(8, 4)).square().mean()
+    optimizer.backward(loss)
+    optimizer.step()
+if "{wait}":
+    open("is_waiting", "w").close()
+    time.sleep(60)
+ng.result(val_loss=loss)
+"""
+CONFIG = """
+[pilot]
+candidates = ["bf16"]
+seeds = 1
+
+[quality.val_loss]
+better = "lower"
+margin = 0.01
+"""
+DRIVER = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import demo
+demo.FOLDER, demo.EXAMPLES = Path.cwd(), {"mine": "A line"}
+sys.exit(demo.main())
+"""
+
+
+def start(folder: Path, wait: str) -> subprocess.Popen[str]:
+    (folder / "mine.py").write_text(SCRIPT.replace("{wait}", wait))
+    (folder / "mine.toml").write_text(CONFIG)
+    command = [sys.executable, "-c", DRIVER, str(ROOT / "examples")]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, stdout=pipe, stderr=pipe, text=True)
+
+
+def test_it_runs_pilots_by_the_command_and_sums_them_up(tmp_path):
+    process = start(tmp_path, wait="")
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, output + errors
+    summary = output.partition("== Verdicts\n")[2].splitlines()
+    assert summary[0] == "A line, against fp32, 1 seeds:"
+    assert summary[1].split()[:2] == ["bf16", "inconclusive"]
+    assert Path(tmp_path, summary[2].removeprefix("  report: ")).is_file()
+
+
+def test_ctrl_c_reaches_the_pilot_which_says_how_to_go_on(tmp_path):
+    process = start(tmp_path, wait="yes")
+    try:
+        while not (tmp_path / "is_waiting").exists() and process.poll() is None:
+            time.sleep(0.05)
+        os.kill(process.pid, signal.SIGINT)
+        output, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, output + errors
+    assert "narrowgate pilot --resume" in errors
+    assert "Verdicts" not in output
