@@ -20,8 +20,19 @@ from narrowgate.pilot.config import MINIMAL, config_hash
 from narrowgate.pilot.folder import PilotRecord
 from narrowgate.pilot.trial import Measured, Trial, busy_runs, pair_up
 from narrowgate.plan import Plan
-from narrowgate.records import Ending, Request, Result, Run, Steps, Summary, layout
-from narrowgate.records.files import dumps, write_json
+from narrowgate.records import (
+    CandidateVerdict,
+    Ending,
+    GateVerdict,
+    Request,
+    Result,
+    Run,
+    Steps,
+    Summary,
+    Verdict,
+    layout,
+)
+from narrowgate.records.files import SCHEMA, dumps
 
 NAME = "20261201T180322-1f2e3d4c"
 COMMAND = ("python", "train.py", "--seed", "{seed}")
@@ -67,7 +78,7 @@ def pilot(
         commit="a" * 40,
         uncommitted=None,
     )
-    write_json(folder / layout.PILOT, about.to_json())
+    _write(folder / layout.PILOT, about.to_json())
     return folder
 
 
@@ -121,13 +132,13 @@ def run(
         uncommitted=None,
         created="2026-12-01T18:03:22.000000Z",
     )
-    write_json(at / layout.REQUEST, request.to_json())
+    _write(at / layout.REQUEST, request.to_json())
     facts = {**ENVIRONMENT, "device": device, "torch": torch, **(environment or {})}
-    write_json(at / layout.ENVIRONMENT, facts)
+    _write(at / layout.ENVIRONMENT, facts)
     if with_plan:
         plan = plan_of(recipe, device)
         text = {"hash": plan_hash or plan.hash, "plans": [plan.to_json()]}
-        write_json(at / layout.PLAN, text)
+        _write(at / layout.PLAN, text)
     draw = random.Random(f"{recipe} {seed}")
     losses = losses or [2.0 + draw.random() for _ in range(num_steps)]
     data_draw = random.Random(seed)
@@ -164,12 +175,18 @@ def run(
             kinds={"parameters": 400_000, "gradients": 400_000, "states": 800_000},
             code=code,
         )
-        write_json(at / layout.RESULT, result.to_json())
+        _write(at / layout.RESULT, result.to_json())
     for name in (layout.STDOUT, layout.STDERR):
         (at / name).write_text(f"{recipe} {seed}\n", encoding="utf-8")
     ending = Ending(how=how, code=exit_code, seconds=seconds)
-    write_json(at / layout.EXIT, ending.to_json())
+    _write(at / layout.EXIT, ending.to_json())
     return at
+
+
+def _write(path: Path, value) -> None:
+    """Write a JSON object as `write_json` does, but without waiting for the disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(dumps({"schema": SCHEMA, **value}), encoding="utf-8")
 
 
 def _load(t: float, waited: float, cores: float):
@@ -200,6 +217,33 @@ def compared(
         run(folder, "fp32", seed, metrics={metric: value})
         run(folder, recipe, seed, metrics={metric: value + difference}, **(candidate_of or {}))
     return folder
+
+
+def runs(folder: Path, recipe: str, seeds=range(5), *, add=0.0, slices=None, **options) -> None:
+    """Write runs whose val_loss depends on the seed alone, but for what is added."""
+    for seed in seeds:
+        value = 2.0 + seed / 8 + add
+        parts = {name: {"val_loss": value} for name in slices or ()}
+        run(folder, recipe, seed, metrics={"val_loss": value}, slices=parts, **options)
+
+
+def equal_pilot(root: Path) -> Path:
+    """Make a pilot of five seeds whose candidate is equal to the baseline."""
+    folder = pilot(root)
+    runs(folder, "fp32")
+    runs(folder, "bf16")
+    return folder
+
+
+def only(verdict: Verdict) -> CandidateVerdict:
+    """The one candidate of a verdict."""
+    (candidate,) = verdict.candidates
+    return candidate
+
+
+def gate(verdict: Verdict, name: str = "quality.val_loss") -> GateVerdict:
+    """One gate of the one candidate."""
+    return {found.gate: found for found in only(verdict).gates}[name]
 
 
 def measured(recipe: str, seed: int, metrics, slices=None, **of_summary) -> Measured:

@@ -69,10 +69,10 @@ def fault_of(
     faults = itertools.chain(
         _misplaced(runs),
         _mixed("pilots", runs, _pilot),
-        _mixed("plans", mine, _plan_hash),
-        _mixed("plans", others, _plan_hash),
         _mixed("versions of torch", runs, _torch),
         _mixed("kinds of device", runs, _device),
+        _mixed("plans", mine, _plan_hash),
+        _mixed("plans", others, _plan_hash),
         _data(recipe, baseline, candidate) if is_same else (),
     )
     return next(faults, "")
