@@ -19,8 +19,13 @@ NAMES = (
     "שלום\u202e reversed",
     "line\u2028line\u0000nul\x1b[31m",
     "%{x}<br>var(--fail)",
+    "var(--fail)",
     "long" * 80,
 )
+
+
+#: A metric with slices: the configuration lets no "/" into it, for the gates' names.
+METRIC = "<i onclick=alert(5)>metric"
 
 
 def pilot():
@@ -33,7 +38,7 @@ def pilot():
             result = replace(
                 run.result,
                 metrics=dict.fromkeys(NAMES, 1.0 + seed / 10),
-                slices={other: {NAMES[0]: 1.0 + seed} for other in NAMES},
+                slices={other: {METRIC: 1.0 + seed} for other in NAMES},
                 kinds=dict.fromkeys(NAMES, 10000),
             )
             steps = replace(
@@ -57,7 +62,7 @@ def pilot():
             for other in NAMES
         ]
         gates += [
-            sample.gate(f"quality.{NAMES[0]}/{other}", [0.1, 0.2, 0.3], 1.0, reason=other)
+            sample.gate(f"quality.{METRIC}/{other}", [0.1, 0.2, 0.3], 1.0, reason=other)
             for other in NAMES
         ]
         one = sample.candidate("bf16", sample.runs(3))

@@ -109,6 +109,8 @@ def test_hostile_names_do_nothing_in_a_browser(tmp_path):
     charts = charts_of(dom)
     assert len(charts) == len(re.findall('class="chart-box"', dom)) > 10
     assert all('class="main-svg"' in chart for chart in charts)
+    slices = "".join(chart for chart in charts if chart.startswith("slices-"))
+    assert ">var(--fail)<" in slices
     assert "<img" not in dom
     assert "<b>bold" not in dom
     assert "49" not in re.search("<title>.*?</title>", dom, re.DOTALL)[0]

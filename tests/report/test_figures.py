@@ -58,6 +58,11 @@ def test_the_margin_the_mean_and_the_range_stand_where_the_gate_has_them():
 def test_of_a_gate_whose_values_shall_be_high_the_low_side_is_forbidden():
     gate = sample.gate("speed.median", [1.3, 1.31, 1.4], 1.2, measure="x baseline", better="higher")
     (figure,) = gate_figures(one(gate), ("speed.",), "ratio", 1.0)
+    mean = figure.traces[1]
+    # Bounds of a ratio are not as far apart to one side as to the other.
+    assert gate.upper - gate.mean > 1.01 * (gate.mean - gate.lower)
+    assert mean["x"][0] + mean["error_x"]["array"][0] == pytest.approx(gate.upper, rel=1e-12)
+    assert mean["x"][0] - mean["error_x"]["arrayminus"][0] == pytest.approx(gate.lower, rel=1e-12)
     forbidden = figure.layout["shapes"][0]
     assert (forbidden["x0"], forbidden["x1"]) == (1.2, figure.layout["xaxis"]["range"][0])
 
@@ -107,6 +112,9 @@ def test_the_loss_has_the_baselines_spread_and_a_line_a_recipe(runs):
         sample.CANDIDATES
     )
     assert "No gate looks at this chart" in differences.caption
+    low, high = differences.traces[:2]
+    assert min(low["y"]) < 0 < max(high["y"])
+    assert all(a <= 0 <= b for a, b in zip(low["y"], high["y"], strict=True))
 
 
 def test_a_run_that_stops_being_finite_is_marked_where_it_does(runs):

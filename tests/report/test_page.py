@@ -83,7 +83,9 @@ def test_the_gates_stand_in_a_table_with_value_range_and_limit(page, folder):
     gate = sample.verdict(sample.runs(60)).candidates[0].gates[0]
     assert f"limit < +{gate.limit:.4f}" in page.text
     assert f"+{gate.mean:.4f}" in page.text
-    assert "Quality: val_loss by slice" in page.text
+    assert "Quality: val_loss by slice bf16 ✓ pass 5 pass worst asyncio: " in page.text
+    assert "✗ fail NaN limit < +0.0116" in page.text
+    assert "bf16(master=none) ✗ fail 5 fail worst asyncio: NaN, limit < +0.0116" in page.text
     assert "owner Ada" in page.text
 
 
