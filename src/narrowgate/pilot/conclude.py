@@ -17,7 +17,7 @@ from narrowgate.records.files import write_json
 from narrowgate.records.run import Run
 from narrowgate.records.verdict import CandidateVerdict, Verdict
 
-__all__ = ["conclude"]
+__all__ = ["conclude", "verdict_body"]
 
 
 def conclude(pilot: Pilot, keep: dict[tuple[str, int], Run] | None = None) -> Verdict:
@@ -47,11 +47,11 @@ def conclude(pilot: Pilot, keep: dict[tuple[str, int], Run] | None = None) -> Ve
         write_json(pilot.folder / layout.VERDICT, verdict.to_json())
         for candidate in verdict.candidates:
             if (candidate.recipe, verdict.hash) not in entered:
-                ledger.append("verdict", name, _body(verdict, candidate))
+                ledger.append("verdict", name, verdict_body(verdict, candidate))
     return verdict
 
 
-def _body(verdict: Verdict, candidate: CandidateVerdict) -> dict[str, Any]:
+def verdict_body(verdict: Verdict, candidate: CandidateVerdict) -> dict[str, Any]:
     """Say in the ledger what was found, and by hashes what it rests on."""
     return {
         "recipe": candidate.recipe,
