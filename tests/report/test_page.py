@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import itertools
 import os
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -160,6 +162,32 @@ def test_a_page_that_cannot_be_written_leaves_the_old_one(folder, tmp_path, monk
     with pytest.raises(RunError, match=r"report\.html cannot be written: .*\n\nhint: the tables"):
         write_report(tmp_path, sample.verdict(runs), runs, [], None)
     assert (tmp_path / layout.REPORT).read_text() == "old"
+
+
+@pytest.fixture
+def plotly_at(monkeypatch):
+    """Put another plotly package in the place of the installed one."""
+
+    def place(folder):
+        plotly_script.cache_clear()
+        spec = SimpleNamespace(submodule_search_locations=[str(folder)])
+        monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
+
+    yield place
+    plotly_script.cache_clear()
+
+
+def test_a_plotly_whose_script_would_end_the_block_is_made_safe(plotly_at, tmp_path):
+    (tmp_path / "package_data").mkdir()
+    (tmp_path / "package_data" / "plotly.min.js").write_bytes(b'x = "</script>";\r\n')
+    plotly_at(tmp_path)
+    assert plotly_script() == 'x = "<\\/script>";\n'
+
+
+def test_a_plotly_without_its_script_is_told(plotly_at, tmp_path):
+    plotly_at(tmp_path)
+    with pytest.raises(RunError, match=r"has no package_data/plotly\.min\.js\n\nhint: pip install"):
+        plotly_script()
 
 
 # Names ------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ def test_a_run_has_its_results_its_curves_and_no_verdict(tmp_path):
         "loss", "loss-scale", "grad-norm", "logged-0",
     ]  # fmt: skip
     assert f"val_loss {run.result.metrics['val_loss']:.3f}" in page.text
+    assert page.figures[3]["data"][0]["x"] == [10, 20, 30, 40, 50, 60]
     assert "culprits: blocks.3.down.weight" in page.text
     for row in sample.plan("fp16").params:
         assert row.reason in page.text
