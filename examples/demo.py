@@ -77,15 +77,15 @@ def missing(folder: Path, verdict: Verdict) -> list[str]:
 
 
 def line(candidate: CandidateVerdict) -> str:
-    """Sum a candidate up: its outcome, how far off its metric is, which gates did not pass."""
+    """Sum a candidate up: its outcome, how much worse its metric is, which gates decided."""
     if candidate.outcome is None:
-        return f"  {candidate.recipe:<18} not compared: {candidate.error}"
+        return f"  {candidate.recipe:<17} not compared: {candidate.error}"
     metric = candidate.gates[0]
-    words = f"{metric.gate.partition('.')[2]} worse by {metric.mean:.4f} of {metric.limit:.4f}"
-    stopped = [gate.gate for gate in candidate.gates if gate.outcome != "pass"]
-    shown = stopped if len(stopped) <= 3 else [*stopped[:3], f"{len(stopped) - 3} more"]
-    not_passed = f"; not passed: {', '.join(shown)}" if stopped else ""
-    return f"  {candidate.recipe:<18} {candidate.outcome:<13} {words}{not_passed}"
+    words = f"{metric.gate.partition('.')[2]} {metric.mean:+.4f}, margin {metric.limit:.4f}"
+    if candidate.outcome != "pass":
+        decisive = [gate.gate for gate in candidate.gates if gate.outcome == candidate.outcome]
+        words += f"; {decisive[0]}" + (f" and {len(decisive) - 1} more" if decisive[1:] else "")
+    return f"  {candidate.recipe:<17} {candidate.outcome:<12} {words}"
 
 
 def main() -> int:
@@ -108,7 +108,8 @@ def main() -> int:
         summary.append(f"  report: {folder / layout.REPORT if is_drawn else 'not written'}")
         if missing(folder, verdict) or not is_drawn:
             code = 1
-    print("\n== Verdicts\n" + "\n".join(summary))
+    print("\n== Verdicts: how much worse than the baseline on average, and the gates that decided")
+    print("\n".join(summary))
     return code
 
 

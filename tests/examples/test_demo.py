@@ -47,14 +47,18 @@ def whole(folder):
     pass
 
 
+def summary_of(output):
+    return output.partition("\n== Verdicts: ")[2].splitlines()[1:]
+
+
 def test_whatever_the_verdicts_it_ends_with_0_if_all_is_there(pilots, capsys):
     assert pilots((0, [0.001, 0.002, 0.0, 0.001, 0.003], whole), (3, [0.5] * 5, whole)) == 0
-    lines = capsys.readouterr().out.partition("== Verdicts\n")[2].splitlines()
+    lines = summary_of(capsys.readouterr().out)
     assert lines[0] == "A GPT on the source text of Python's library, against fp32, 5 seeds:"
-    assert lines[1].split() == ["bf16", "pass", "val_loss", "worse", "by", "0.0014", "of", "0.0100"]
+    assert lines[1].split() == ["bf16", "pass", "val_loss", "+0.0014,", "margin", "0.0100"]
     assert lines[2].endswith("gpt-pilot/report.html")
     assert lines[4].split()[:2] == ["bf16", "fail"]
-    assert lines[4].endswith("worse by 0.5000 of 0.0100; not passed: quality.val_loss")
+    assert lines[4].endswith(" val_loss +0.5000, margin 0.0100; quality.val_loss")
     assert lines[5].endswith("resnet-pilot/report.html")
     assert len(lines) == 6
 
@@ -139,7 +143,7 @@ def test_it_runs_pilots_by_the_command_and_sums_them_up(tmp_path):
     process = start(tmp_path, wait="")
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, output + errors
-    summary = output.partition("== Verdicts\n")[2].splitlines()
+    summary = summary_of(output)
     assert summary[0] == "A line, against fp32, 1 seeds:"
     assert summary[1].split()[:2] == ["bf16", "inconclusive"]
     assert Path(tmp_path, summary[2].removeprefix("  report: ")).is_file()
