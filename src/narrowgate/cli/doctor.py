@@ -39,7 +39,7 @@ _TABLES: Sequence[tuple[str, str, Mapping[str, str]]] = (
     (
         "ops",
         "Which version of an op serves",
-        {"op": "op", "device": "device", "version": "version"},
+        {"op": "op", "device": "device", "version": "version", "why": "why"},
     ),
     ("flags", "Flags of torch", {"flag": "flag", "value": "value", "note": "note"}),
 )

@@ -58,7 +58,10 @@ def report() -> dict[str, object]:
         "devices": _devices(),
         "cpu_formats": [_cpu_format(dtype, rows) for dtype in (torch.bfloat16, torch.float16)],
         "probe": _probe_table(rows),
-        "ops": [{"op": s.op, "device": s.device, "version": s.version} for s in ops.status()],
+        "ops": [
+            {"op": s.op, "device": s.device, "version": s.version, "why": s.why}
+            for s in ops.status()
+        ],
         "flags": [
             {"flag": name, "value": value, "note": _SWITCH_NOTES[name]}
             for name, value in switches.read().items()

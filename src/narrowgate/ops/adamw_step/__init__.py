@@ -14,7 +14,7 @@ from torch import Tensor
 
 from narrowgate import formats
 from narrowgate.ops import _checks, _library, _update
-from narrowgate.ops.adamw_step import reference
+from narrowgate.ops.adamw_step import native, reference
 
 __all__ = ["adamw_step", "samples"]
 
@@ -87,6 +87,7 @@ _library.define(
     reference.adamw_step,
     _fake,
 )
+_library.override(_NAME, native.adamw_step, reference.adamw_step)
 
 
 def adamw_step(

@@ -24,7 +24,6 @@ them, which it cannot be, and a float64 root is within 2^-52; so one rounding gi
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -32,32 +31,31 @@ from torch import Tensor
 from narrowgate.ops import _update
 from narrowgate.ops._checks import float32
 
-__all__ = ["adamw_step"]
+__all__ = ["adamw_step", "corrections"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Correction:
-    """What depends on a parameter's step count: numbers on the CPU, tensors elsewhere.
-
-    Args:
-        root: fl(sqrt(bc2)).
-        size: fl(lr / bc1).
-    """
-
-    root: float | Tensor
-    size: float | Tensor
+Number = float | Tensor
+"""A number on the CPU, a tensor elsewhere."""
 
 
-def _correction(step: Tensor, lr: float, beta1: float, beta2: float) -> _Correction:
-    """Compute the bias corrections of the step that `step` counts, already advanced."""
-    if _update.on_host(step):
-        t = step.item()
-        return _Correction(
-            root=float32(math.sqrt(1.0 - beta2**t)), size=float32(lr / (1.0 - beta1**t))
-        )
-    wide = step.to(torch.float64)
-    bc1, bc2 = 1.0 - beta1**wide, 1.0 - beta2**wide
-    return _Correction(root=bc2.sqrt().to(torch.float32), size=(lr / bc1).to(torch.float32))
+def corrections(
+    steps: list[Tensor], lr: float, beta1: float, beta2: float
+) -> list[tuple[Number, Number]]:
+    """Compute fl(sqrt(bc2)) and fl(lr / bc1) for each step count, already advanced."""
+    known: dict[float, tuple[Number, Number]] = {}
+    found: list[tuple[Number, Number]] = []
+    for step in steps:
+        if _update.on_host(step):
+            t = step.item()
+            if t not in known:
+                root = float32(math.sqrt(1.0 - beta2**t))
+                known[t] = root, float32(lr / (1.0 - beta1**t))
+            found.append(known[t])
+        else:
+            wide = step.to(torch.float64)
+            bc1, bc2 = 1.0 - beta1**wide, 1.0 - beta2**wide
+            found.append((bc2.sqrt().to(torch.float32), (lr / bc1).to(torch.float32)))
+    return found
 
 
 def adamw_step(
@@ -82,23 +80,24 @@ def adamw_step(
     if _update.on_host(skip) and skip.item() != 0:
         return torch.zeros(len(params), dtype=torch.int64)
     advanced = [step + 1 for step in steps]
-    corrections = [_correction(step, lr, beta1, beta2) for step in advanced]
+    pairs = corrections(advanced, lr, beta1, beta2)
     decay = float32(1.0 - lr * weight_decay) if decoupled else float32(weight_decay)
     keep_m, take_m = float32(beta1), float32(1.0 - beta1)
     keep_v, take_v = float32(beta2), float32(1.0 - beta2)
     epsilon = float32(eps)
 
     def apply(i: int, block: _update.Block) -> None:
+        root, size = pairs[i]
         w, g, (m, v), x = block.weight, block.grad, block.states, block.temporary
         if weight_decay and not decoupled:
             g.add_(torch.mul(w, decay, out=x))
         m.mul_(keep_m).add_(torch.mul(g, take_m, out=x))
         v.mul_(keep_v).add_(g.mul_(g).mul_(take_v))
         x.copy_(block.wide.copy_(v).sqrt_())
-        x.div_(corrections[i].root).add_(epsilon)
+        x.div_(root).add_(epsilon)
         if weight_decay and decoupled:
             w.mul_(decay)
-        w.sub_(torch.div(m, x, out=x).mul_(corrections[i].size))
+        w.sub_(torch.div(m, x, out=x).mul_(size))
 
     counts = _update.walk(
         apply,

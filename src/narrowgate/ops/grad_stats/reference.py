@@ -2,11 +2,14 @@
 
 What is true here: the stored values are judged, before any unscaling or conversion. A square of an
 fp32, bf16 or fp16 value has at most 48 significant bits and lies between 2^-298 and 2^256, so it
-is exact in float64 and never overflows. The sum of n squares goes through trees of 256 branches a
-level, one over each block and one over the blocks; so each square passes at most
-d = 255 * ceil(log256 n) additions, in whatever order torch adds within a level. All terms are
-non-negative: the sum is within (1 + 2^-53)^d - 1 of exact, the norm within half of that. For
-n <= 2^32: d <= 1020, and the norm is within 5.7e-14.
+is exact in float64 and never overflows.
+
+The order of the sum is fixed, so that every version gives the same bits on any number of threads:
+in memory order, filled up with zeros to a multiple of 1,024, each 1,024 squares are one sum, found by
+adding the upper half to the lower until one is left; then 1,024 sums are one in the same way, until
+one is left. Each square passes d = 10 * ceil(log1024 n) additions. All terms are non-negative: the
+sum is within (1 + 2^-53)^d - 1 of exact, the norm within half of that. For n <= 2^40: d <= 40, and
+the norm is within 2.3e-15.
 """
 
 from __future__ import annotations
@@ -17,18 +20,23 @@ from torch.nn import functional
 
 from narrowgate.ops._blocks import BLOCK, blocks, compact, flat
 
-__all__ = ["grad_stats"]
+__all__ = ["BRANCHES", "grad_stats"]
 
-_BRANCHES = 256
+BRANCHES = 1 << 10
+"""Values per level of the tree. A row of them as float64 fills 8 KiB, so a kernel folds it in the
+first-level cache; a block of `BLOCK` elements is a whole number of rows."""
 
 
-def _tree_sum(values: Tensor) -> Tensor:
-    """Sum float64 values of one dimension, `_BRANCHES` at a time."""
-    while values.numel() > _BRANCHES:
-        if missing := -values.numel() % _BRANCHES:
-            values = functional.pad(values, (0, missing))
-        values = values.view(-1, _BRANCHES).sum(1)
-    return values.sum()
+def _fold(values: Tensor) -> Tensor:
+    """Give one sum for each `BRANCHES` float64 values of one dimension."""
+    if missing := -values.numel() % BRANCHES:
+        values = functional.pad(values, (0, missing))
+    rows = values.view(-1, BRANCHES)
+    while rows.shape[1] > 1:
+        # Element by element, in this order: torch's own sum may take another on another machine.
+        lower, upper = rows.chunk(2, dim=1)
+        rows = lower + upper
+    return rows.view(-1)
 
 
 def _stats(grad: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,16 +44,19 @@ def _stats(grad: Tensor, scratch: Tensor) -> tuple[Tensor, Tensor]:
     values = flat(compact(grad))
     if not values.numel():
         return scratch.new_zeros(()), scratch.new_zeros(())
-    squares, lowest, highest = [], [], []
+    sums, lowest, highest = [], [], []
     for block in blocks(values.numel()):
         low, high = torch.aminmax(values[block])
         lowest.append(low)
         highest.append(high)
         wide = scratch[: block.stop - block.start].copy_(values[block])
-        squares.append(_tree_sum(wide.mul_(wide)))
+        sums.append(_fold(wide.mul_(wide)))
+    total = torch.cat(sums)
+    while total.numel() > 1:
+        total = _fold(total)
     # Both ends of aminmax are NaN if any element is, and `maximum` hands NaN on.
     largest = torch.maximum(torch.stack(highest).amax(), -torch.stack(lowest).amin())
-    return _tree_sum(torch.stack(squares)), largest.to(torch.float64)
+    return total[0], largest.to(torch.float64)
 
 
 def grad_stats(grads: list[Tensor]) -> Tensor:

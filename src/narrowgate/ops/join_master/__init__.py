@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from narrowgate.ops import _checks, _library
-from narrowgate.ops.join_master import reference
+from narrowgate.ops.join_master import native, reference
 from narrowgate.ops.split_master import samples as split_samples
 from narrowgate.ops.split_master import split_master
 
@@ -32,6 +32,7 @@ def _fake(half: Tensor, remainder: Tensor) -> Tensor:
 
 
 _library.define(_NAME, "(Tensor half, Tensor remainder) -> Tensor", reference.join_master, _fake)
+_library.override(_NAME, native.join_master, reference.join_master)
 
 
 def join_master(half: Tensor, remainder: Tensor) -> Tensor:

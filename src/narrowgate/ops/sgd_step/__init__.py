@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from narrowgate.ops import _checks, _library, _update
-from narrowgate.ops.sgd_step import reference
+from narrowgate.ops.sgd_step import native, reference
 
 __all__ = ["samples", "sgd_step"]
 
@@ -71,6 +71,7 @@ _library.define(
     reference.sgd_step,
     _fake,
 )
+_library.override(_NAME, native.sgd_step, reference.sgd_step)
 
 
 def sgd_step(

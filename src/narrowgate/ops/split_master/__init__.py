@@ -15,7 +15,7 @@ from torch import Tensor
 from narrowgate.errors import OpError, nearest
 from narrowgate.ops import _checks, _library
 from narrowgate.ops._limits import HALF_OF
-from narrowgate.ops.split_master import reference
+from narrowgate.ops.split_master import native, reference
 
 __all__ = ["samples", "split_master"]
 
@@ -40,6 +40,7 @@ def _fake(master: Tensor, format: str) -> tuple[Tensor, Tensor]:  # noqa: A002
 _library.define(
     _NAME, "(Tensor master, str format) -> (Tensor, Tensor)", reference.split_master, _fake
 )
+_library.override(_NAME, native.split_master, reference.split_master)
 
 
 def split_master(master: Tensor, format: str) -> tuple[Tensor, Tensor]:  # noqa: A002
