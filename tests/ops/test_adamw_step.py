@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from narrowgate import ops
-from narrowgate.ops import _update
+from narrowgate.ops import _native, _update
 from ops import oracles, runs
 
 PLAIN: dict[str, Any] = {
@@ -156,6 +156,7 @@ def test_a_non_finite_update_is_counted(name: str) -> None:
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways through the definition: reading scalars, and without reading any."""
     if request.param == "device":
+        monkeypatch.setattr(_native, "_body", None)  # what follows is for devices, in plain torch
         monkeypatch.setattr(_update, "on_host", lambda value: False)
         monkeypatch.setattr(Tensor, "item", None)
         monkeypatch.setattr(Tensor, "__bool__", None)
@@ -187,6 +188,7 @@ def test_without_reading_equals_reading_exact(name: str, monkeypatch: pytest.Mon
     for grads in runs.gradients(0, 4):
         grads[0][5] = torch.nan
         counts.append(first.op(grads, 0.5).tolist())
+    monkeypatch.setattr(_native, "_body", None)  # what follows is for devices, in plain torch
     monkeypatch.setattr(_update, "on_host", lambda value: False)
     monkeypatch.setattr(Tensor, "item", None)
     monkeypatch.setattr(Tensor, "__bool__", None)

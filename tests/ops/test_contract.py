@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 
 from narrowgate import ops
 from narrowgate.errors import OpError
+from narrowgate.ops import _native
 
 MUTATED = {
     "adamw_step": {"params", "remainders", "exp_avgs", "exp_avg_sqs", "steps"},
@@ -44,10 +45,15 @@ def sample(name: str, i: int) -> Sample:
     return given
 
 
-def test_every_op_has_a_status() -> None:
-    """What doctor prints: one row per op, served in plain torch."""
+def test_every_op_has_a_status(version: str) -> None:
+    """What doctor prints: the C++ body on the CPU and the definition elsewhere, each with why."""
     rows = [(row.op, row.device, row.version) for row in ops.status()]
-    assert rows == [(name, "any", "plain torch") for name in sorted(MUTATED)]
+    if _native.loaded.library is None:
+        assert rows == [(name, "any", "plain torch") for name in sorted(MUTATED)]
+    else:
+        both = (("cpu", version), ("other", "plain torch"))
+        assert rows == [(name, *pair) for name in sorted(MUTATED) for pair in both]
+    assert all(row.why for row in ops.status())
 
 
 @pytest.mark.parametrize("name", sorted(MUTATED))

@@ -154,6 +154,9 @@ CASES = [
     # 65,520 - 2^-8: 65,504 and (16 - 2^-8) / 2^-10 = 16,380.
     ("largest_with_a_finite_half", "fp16", 0x477FEFFF, 0x7BFF, 0x3FFC, 0x477FEFFF),
     ("first_too_large", "fp16", 0xC77FF000, 0xFC00, 0x0000, 0xFF800000),
+    # 2^18 and 1e30: exponents that would reach fp16's sign if they were not cut off.
+    ("far_too_large_keeps_its_sign", "fp16", 0x48800000, 0x7C00, 0x0000, 0x7F800000),
+    ("huge_keeps_its_sign", "fp16", 0x7149F2CA, 0x7C00, 0x0000, 0x7F800000),
     ("largest_finite", "fp16", 0x7F7FFFFF, 0x7C00, 0x0000, 0x7F800000),
     ("inf", "fp16", 0xFF800000, 0xFC00, 0x0000, 0xFF800000),
     ("nan", "fp16", 0xFFC00000, 0x7E00, 0x0000, None),

@@ -43,6 +43,8 @@ _HIDDEN = 1 << _FP32.mantissa_bits
 _SIGN_SHIFT = _FP32.storage_bits - _FP16.storage_bits
 # First FP32 exponent field whose values are normal in fp16: 1 - 15 + 127 = 113.
 _NORMAL = _FP16.emin + _FP32.bias
+# Exponent field of its largest binade, less the one that a hidden bit adds: 15 - -14 = 29.
+_TOP_BINADE = _FP16.emax - _FP16.emin
 # fp16: the significand is taken in units of q, which has this many bits more than FP32: 2.
 _EXTRA = _FP16.mantissa_bits + GUARD_BITS - _FP32.mantissa_bits
 _LARGEST_FP16 = largest_master_bits("fp16")
@@ -93,7 +95,8 @@ def _split_fp16(u: Tensor, room: Tensor) -> tuple[Tensor, Tensor]:
     units.sub_(torch.bitwise_left_shift(x, GUARD_BITS, out=shift))
     # Rounded up into the next binade (significand 2^11): q is twice as large there.
     units.bitwise_right_shift_(torch.bitwise_right_shift(x, _FP16.mantissa_bits + 1, out=shift))
-    high.sub_(_NORMAL).clamp_(min=0).bitwise_left_shift_(_FP16.mantissa_bits).add_(x)
+    # Beyond the top binade, whose values the caller makes Inf, nothing may reach the sign's bit.
+    high.sub_(_NORMAL).clamp_(0, _TOP_BINADE).bitwise_left_shift_(_FP16.mantissa_bits).add_(x)
     torch.bitwise_right_shift(u, _SIGN_SHIFT, out=x).bitwise_and_(_FP16.sign_mask)
     return high.bitwise_or_(x), units
 
