@@ -14,6 +14,7 @@ import ctypes
 import functools
 import hashlib
 import json
+import struct
 import warnings
 from array import array
 from collections.abc import Iterator, Sequence
@@ -84,6 +85,15 @@ def digest(ops: Path) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest() if lines else ""
 
 
+def _is_cut(path: Path) -> bool:
+    """Tell whether a 64-bit ELF file ends before its table of sections, which comes last in it."""
+    head = path.read_bytes()[:64]
+    if len(head) < 64 or not head.startswith(b"\x7fELF\x02"):
+        return False
+    table, entry_bytes, entries = struct.unpack_from("<40xQ10xHH", head)
+    return path.stat().st_size < table + entry_bytes * entries
+
+
 def load(folders: Sequence[str]) -> Loaded:
     """Load the library.
 
@@ -103,6 +113,8 @@ def load(folders: Sequence[str]) -> Loaded:
     path = found[0] / build["library"]
     if not path.is_file():
         return Loaded(why=f"{path} was built and is missing; {_REINSTALL}", broken=True)
+    if _is_cut(path):  # loading it would end the process with a bus error
+        return Loaded(why=f"{path} ends too early; {_REINSTALL}", broken=True)
     try:
         library = ctypes.CDLL(str(path))
         library.narrowgate_sources.restype = ctypes.c_char_p
