@@ -14,15 +14,19 @@ help:  ## list the targets
 
 venv: $(STAMP)  ## build .venv with all that the other targets need (PYTHON=python3.12 picks another)
 
-# Run again only when what is to be installed has changed. The pip which came with an old Python
-# knows neither editable installs from pyproject.toml nor extras that name extras.
-$(STAMP): pyproject.toml constraints.txt
+# What the kernel library is made of.
+NATIVE := CMakeLists.txt $(wildcard src/narrowgate/ops/*/*.cpp src/narrowgate/ops/*/*.h)
+
+# Run again only when what is to be installed has changed, C++ included. The pip which came with an
+# old Python knows neither editable installs from pyproject.toml nor extras that name extras.
+$(STAMP): pyproject.toml constraints.txt $(NATIVE)
 	@echo "== venv: $$($(PYTHON) --version) into $(VENV); this takes a minute or two"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "error: narrowgate needs Python 3.11 or newer"; echo; echo "hint: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'pip>=23.1'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[pilot,dev]'
+	@$(BIN)/python -c 'from narrowgate import ops; r = ops.status()[0]; print(f"== ops: {r.version} ({r.why})")'
 	@touch $@
 
 demo: venv  ## pilot a small GPT and a small ResNet in 16 bits, print the verdicts; about six minutes

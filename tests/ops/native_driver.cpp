@@ -16,7 +16,8 @@
 struct NarrowgateAdamW {
   unsigned char* const* exp_avgs;
   unsigned char* const* exp_avg_sqs;
-  const float *roots, *sizes;
+  unsigned char* const* steps;
+  const float *advanced, *roots, *sizes;
   float keep_m, take_m, keep_v, take_v, eps, decay;
   int32_t mode;
 };
@@ -94,6 +95,7 @@ void run_updates(const Case& c, Fill fill, int32_t format, int32_t grad_format) 
     Lists params(c.counts, size_of(format), fill), grads(c.counts, size_of(grad_format), fill);
     Lists remainders(c.counts, format == kFp32 ? 0 : 2, fill);
     Lists first(c.counts, 4, fill), second(c.counts, 4, fill);
+    Lists steps(std::vector<int64_t>(c.counts.size(), 1), 4, fill);
     std::vector<int32_t> formats(c.counts.size(), grad_format);
     std::vector<int64_t> units(c.counts.size() + 1), saturated(c.counts.size());
     const std::vector<float> roots(c.counts.size(), 0.03f), sizes(c.counts.size(), 0.01f);
@@ -101,7 +103,8 @@ void run_updates(const Case& c, Fill fill, int32_t format, int32_t grad_format) 
                                   remainders.pointers.data(), grads.pointers.data(),
                                   formats.data(), units.data(), saturated.data(), format,
                                   c.threads, -0.5f, format == kFp16 ? 65519.996f : 3.3e38f};
-    const NarrowgateAdamW adamw{first.pointers.data(), second.pointers.data(), roots.data(),
+    const NarrowgateAdamW adamw{first.pointers.data(), second.pointers.data(),
+                                steps.pointers.data(), sizes.data(), roots.data(),
                                 sizes.data(), 0.9f, 0.1f, 0.999f, 0.001f, 1e-8f, 0.99f, mode};
     NARROWGATE_JOIN(narrowgate_adamw_step_, NARROWGATE_BODY)(&lists, &adamw);
     for (int32_t decays = 0; decays < 2; ++decays) {

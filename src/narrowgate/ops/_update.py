@@ -71,6 +71,8 @@ def check_lists(
                 "an empty list",
                 "a float32 parameter is its own master; pass remainders=[]",
             )
+    named = {"remainders": (remainders, torch.int16)} if remainders else {}
+    named |= {state: (values, torch.float32) for state, values in states.items()}
     for i, param in enumerate(params):
         name = f"params[{i}]"
         _checks.tensor(op, name, param, (params[0].dtype,))
@@ -78,14 +80,31 @@ def check_lists(
             _checks.not_meta(op, name, param)
         _checks.dense(op, name, param)
         _checks.same_device(op, name, param, params[0], "params[0]")
-        if remainders:
-            _checks.tensor(op, f"remainders[{i}]", remainders[i], (torch.int16,))
-            _checks.same_place(op, f"remainders[{i}]", remainders[i], param, name, strides=True)
-        _checks.tensor(op, f"grads[{i}]", grads[i], _checks.GRADIENTS)
-        _checks.same_place(op, f"grads[{i}]", grads[i], param, name, strides=False)
-        for state, values in states.items():
-            _checks.tensor(op, f"{state}[{i}]", values[i], (torch.float32,))
-            _checks.same_place(op, f"{state}[{i}]", values[i], param, name, strides=True)
+        grad, shape, stride, device = grads[i], param.shape, param.stride(), param.device
+        if not _fits(grad, shape, None, device) or grad.dtype not in _checks.GRADIENTS:
+            _checks.tensor(op, f"grads[{i}]", grad, _checks.GRADIENTS)
+            _checks.same_place(op, f"grads[{i}]", grad, param, name, strides=False)
+        for list_name, (values, dtype) in named.items():
+            value = values[i]
+            if not _fits(value, shape, stride, device) or value.dtype is not dtype:
+                _checks.tensor(op, f"{list_name}[{i}]", value, (dtype,))
+                _checks.same_place(op, f"{list_name}[{i}]", value, param, name, strides=True)
+
+
+def _fits(
+    value: Tensor, shape: torch.Size, stride: tuple[int, ...] | None, device: torch.device
+) -> bool:
+    """Tell at little cost that nothing speaks against a tensor; where this does not, `_checks` do.
+
+    A step checks several lists of hundreds of tensors, nearly always rightly made.
+    """
+    return (
+        isinstance(value, Tensor)
+        and value.layout is torch.strided
+        and value.shape == shape
+        and value.device == device
+        and (stride is None or value.stride() == stride)
+    )
 
 
 def check_signals(op: str, params: Sequence[Tensor], grad_mult: Tensor, skip: Tensor) -> None:

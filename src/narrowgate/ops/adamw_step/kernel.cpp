@@ -6,8 +6,10 @@
 struct NarrowgateAdamW {
   unsigned char* const* exp_avgs;
   unsigned char* const* exp_avg_sqs;
-  const float* roots;  // per tensor: sqrt(bias correction of the second moment)
-  const float* sizes;  // per tensor: lr / bias correction of the first moment
+  unsigned char* const* steps;  // per tensor: where its count lies
+  const float* advanced;        // per tensor: its count after this step
+  const float* roots;           // per tensor: sqrt(bias correction of the second moment)
+  const float* sizes;           // per tensor: lr / bias correction of the first moment
   float keep_m, take_m, keep_v, take_v;
   float eps;
   float decay;
@@ -42,6 +44,7 @@ void update(const NarrowgateAdamW& s, int64_t tensor, int64_t start, int count,
 NARROWGATE_KERNEL(narrowgate_adamw_step_)
 (const NarrowgateWeights* lists, const NarrowgateAdamW* settings) {
   const NarrowgateAdamW s = *settings;
+  for (int64_t i = 0; i < lists->n; ++i) std::memcpy(s.steps[i], s.advanced + i, sizeof(float));
   walk(*lists, [&s](int64_t tensor, int64_t start, int count, float* w, const float* grads) {
     if (s.mode == kNone) {
       update<kNone>(s, tensor, start, count, w, grads);

@@ -10,7 +10,7 @@ from torch import Tensor
 from narrowgate.ops import _native
 from narrowgate.ops._checks import float32
 from narrowgate.ops._native.weights import Call, Weights, mark_changed, pointer
-from narrowgate.ops.adamw_step.reference import corrections
+from narrowgate.ops.adamw_step.reference import correction
 
 __all__ = ["adamw_step"]
 
@@ -23,6 +23,8 @@ class _AdamW(ctypes.Structure):
     _fields_ = (
         ("exp_avgs", ctypes.c_void_p),
         ("exp_avg_sqs", ctypes.c_void_p),
+        ("steps", ctypes.c_void_p),
+        ("advanced", ctypes.c_void_p),
         ("roots", ctypes.c_void_p),
         ("sizes", ctypes.c_void_p),
         ("keep_m", ctypes.c_float),
@@ -59,18 +61,23 @@ def adamw_step(
     """Serve `narrowgate.ops.adamw_step` on a CPU."""
     if skip.item() != 0:
         return torch.zeros(len(params), dtype=torch.int64)
-    # Torch's addition, as the definition's: in FP32, where a count of 2^24 stays as it is.
-    advanced = [step + 1 for step in steps]
-    pairs = corrections(advanced, lr, beta1, beta2)
-    roots = _native.numbers([root for root, _ in pairs])
-    sizes = _native.numbers([size for _, size in pairs])
-    first, second = _native.addresses(exp_avgs), _native.addresses(exp_avg_sqs)
+    # In FP32, as in the definition, where a count of 2^24 stays as it is.
+    counts: list[float] = torch.stack(steps).add_(1).tolist()
+    known = {t: correction(t, lr, beta1, beta2) for t in set(counts)}
+    arrays = [
+        _native.addresses(exp_avgs),
+        _native.addresses(exp_avg_sqs),
+        _native.addresses(steps),
+        _native.numbers(counts),
+        _native.numbers([known[t].root for t in counts]),
+        _native.numbers([known[t].size for t in counts]),
+    ]
     decay, mode = 1.0, _NO_DECAY
     if weight_decay:
         decay = float32(1.0 - lr * weight_decay) if decoupled else float32(weight_decay)
         mode = _OF_WEIGHT if decoupled else _OF_GRADIENT
     settings = _AdamW(
-        *map(pointer, (first, second, roots, sizes)),
+        *map(pointer, arrays),
         float32(beta1),
         float32(1.0 - beta1),
         float32(beta2),
@@ -81,7 +88,5 @@ def adamw_step(
     )
     call = Call(params, remainders, grads, grad_mult, maximize)
     _native.kernel("adamw_step", *_ARGUMENTS)(ctypes.byref(call.weights), ctypes.byref(settings))
-    for old, new in zip(steps, advanced, strict=True):
-        old.copy_(new)
-    mark_changed(params, remainders, exp_avgs, exp_avg_sqs)
+    mark_changed(params, remainders, exp_avgs, exp_avg_sqs, steps)
     return call.saturated

@@ -24,6 +24,7 @@ them, which it cannot be, and a float64 root is within 2^-52; so one rounding gi
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,31 +32,37 @@ from torch import Tensor
 from narrowgate.ops import _update
 from narrowgate.ops._checks import float32
 
-__all__ = ["adamw_step", "corrections"]
+__all__ = ["Correction", "adamw_step", "correction"]
 
 
-Number = float | Tensor
-"""A number on the CPU, a tensor elsewhere."""
+class Correction(NamedTuple):
+    """What depends on a parameter's step count, as numbers.
+
+    Args:
+        root: fl(sqrt(bc2)).
+        size: fl(lr / bc1).
+    """
+
+    root: float
+    size: float
 
 
-def corrections(
-    steps: list[Tensor], lr: float, beta1: float, beta2: float
-) -> list[tuple[Number, Number]]:
-    """Compute fl(sqrt(bc2)) and fl(lr / bc1) for each step count, already advanced."""
-    known: dict[float, tuple[Number, Number]] = {}
-    found: list[tuple[Number, Number]] = []
-    for step in steps:
-        if _update.on_host(step):
-            t = step.item()
-            if t not in known:
-                root = float32(math.sqrt(1.0 - beta2**t))
-                known[t] = root, float32(lr / (1.0 - beta1**t))
-            found.append(known[t])
-        else:
-            wide = step.to(torch.float64)
-            bc1, bc2 = 1.0 - beta1**wide, 1.0 - beta2**wide
-            found.append((bc2.sqrt().to(torch.float32), (lr / bc1).to(torch.float32)))
-    return found
+def correction(t: float, lr: float, beta1: float, beta2: float) -> Correction:
+    """Compute the bias corrections of step t."""
+    return Correction(
+        root=float32(math.sqrt(1.0 - beta2**t)), size=float32(lr / (1.0 - beta1**t))
+    )
+
+
+def _of_step(
+    step: Tensor, lr: float, beta1: float, beta2: float
+) -> Correction | tuple[Tensor, Tensor]:
+    """Compute the corrections of the step that `step` counts: numbers on the CPU only."""
+    if _update.on_host(step):
+        return correction(step.item(), lr, beta1, beta2)
+    wide = step.to(torch.float64)
+    bc1, bc2 = 1.0 - beta1**wide, 1.0 - beta2**wide
+    return bc2.sqrt().to(torch.float32), (lr / bc1).to(torch.float32)
 
 
 def adamw_step(
@@ -80,14 +87,14 @@ def adamw_step(
     if _update.on_host(skip) and skip.item() != 0:
         return torch.zeros(len(params), dtype=torch.int64)
     advanced = [step + 1 for step in steps]
-    pairs = corrections(advanced, lr, beta1, beta2)
+    corrections = [_of_step(step, lr, beta1, beta2) for step in advanced]
     decay = float32(1.0 - lr * weight_decay) if decoupled else float32(weight_decay)
     keep_m, take_m = float32(beta1), float32(1.0 - beta1)
     keep_v, take_v = float32(beta2), float32(1.0 - beta2)
     epsilon = float32(eps)
 
     def apply(i: int, block: _update.Block) -> None:
-        root, size = pairs[i]
+        root, size = corrections[i]
         w, g, (m, v), x = block.weight, block.grad, block.states, block.temporary
         if weight_decay and not decoupled:
             g.add_(torch.mul(w, decay, out=x))
