@@ -117,6 +117,26 @@ def test_only_a_result_of_a_process_that_ended_well_counts(
     assert load_run(folder).is_complete is complete
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (layout.PLAN, {"hash": "x"}),
+        (layout.PLAN, {"hash": "x", "plans": []}),
+        (layout.PLAN, {"hash": "x", "plans": 3}),
+        (layout.EXIT, {"how": "ended", "code": 0}),
+        (layout.EXIT, {"how": "ended", "code": 0, "seconds": "x"}),
+        (layout.RESULT, {"metrics": {}}),
+    ],
+)
+def test_a_file_that_lacks_something_is_refused(
+    tmp_path: Path, name: str, value: dict[str, object]
+) -> None:
+    folder = asked.folder(tmp_path / "a")
+    write_json(folder / name, value)
+    with pytest.raises(RunError):
+        load_run(folder)
+
+
 def test_odd_lines_are_left_out_and_said(tmp_path: Path) -> None:
     folder = events(
         asked.folder(tmp_path / "a"),

@@ -217,6 +217,21 @@ class Ending:
         """Give the object for exit.json, without its schema."""
         return {"how": self.how, "code": self.code, "seconds": self.seconds}
 
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Ending:
+        """Read what `to_json` gave.
+
+        Args:
+            data: The object.
+
+        Raises:
+            RunError: Something is missing.
+        """
+        try:
+            return cls(how=data["how"], code=data["code"], seconds=number(data["seconds"]))
+        except KeyError as error:
+            raise RunError(f"exit.json lacks {error}") from error
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
@@ -278,21 +293,28 @@ def load_run(folder: Path) -> Run:
     )
     lines, faults = read_lines(folder / layout.EVENTS)
     steps, logs, load = _events(lines, faults)
+    plan_hash, first = (None, None) if plan is None else _plan(plan, folder / layout.PLAN)
     return Run(
         folder=folder,
         request=request,
         environment={k: v for k, v in (environment or {}).items() if k != "schema"},
-        plan_hash=None if plan is None else str(plan["hash"]),
-        plan=None if plan is None else str(plan["plans"][0]),
+        plan_hash=plan_hash,
+        plan=first,
         steps=steps,
         logs=logs,
         load=load,
         result=None if result is None else Result.from_json(result),
-        ending=None
-        if ending is None
-        else Ending(how=ending["how"], code=ending["code"], seconds=number(ending["seconds"])),
+        ending=None if ending is None else Ending.from_json(ending),
         faults=tuple(faults),
     )
+
+
+def _plan(data: Mapping[str, Any], path: Path) -> tuple[str, str]:
+    """Give the hash of all plans, and the first plan."""
+    try:
+        return str(data["hash"]), str(data["plans"][0])
+    except (KeyError, TypeError, IndexError) as error:
+        raise RunError(f"{path} holds no plan: {error!r}") from error
 
 
 def load_last_attempt(pilot: Path, recipe: str, seed: int) -> Run | None:
