@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -335,6 +336,36 @@ def load_last_attempt(pilot: Path, recipe: str, seed: int) -> Run | None:
     return load_run(folders[-1]) if folders else None
 
 
+_columns = itemgetter(*Steps.__slots__)
+#: What nearly every step's line holds, up to its reason; only others are converted one by one.
+_USUAL = (float, int, int, float, bool, str, float, float)
+
+
+def _as_usual(
+    t: Any,
+    step: Any,
+    optimizer: Any,
+    loss: Any,
+    applied: Any,
+    reason: Any,
+    loss_scale: Any,
+    grad_norm: Any,
+    *rest: Any,
+) -> tuple[Any, ...]:
+    """Convert what one step's line holds to the types of the columns."""
+    return (
+        number(t),
+        int(step),
+        int(optimizer),
+        math.nan if loss is None else number(loss),
+        bool(applied),
+        str(reason),
+        number(loss_scale),
+        number(grad_norm),
+        *rest,
+    )
+
+
 def _events(
     lines: Sequence[Mapping[str, Any]], faults: list[str]
 ) -> tuple[Steps, tuple[LogLine, ...], tuple[Load, ...]]:
@@ -346,21 +377,10 @@ def _events(
         try:
             kind = line["kind"]
             if kind == "step":
-                # In the order of the columns.
-                rows.append(
-                    (
-                        number(line["t"]),
-                        int(line["step"]),
-                        int(line["optimizer"]),
-                        math.nan if line["loss"] is None else number(line["loss"]),
-                        bool(line["applied"]),
-                        str(line["reason"]),
-                        number(line["loss_scale"]),
-                        number(line["grad_norm"]),
-                        line["culprit"],
-                        line["data"],
-                    )
-                )
+                row = _columns(line)
+                if tuple(map(type, row[:8])) != _USUAL:
+                    row = _as_usual(*row)
+                rows.append(row)
             elif kind == "log":
                 values = {str(k): number(v) for k, v in line["values"].items()}
                 step = None if line["step"] is None else number(line["step"])
