@@ -7,6 +7,7 @@ from typing import Any
 
 import gpu
 import pytest
+import rows
 import torch
 import traffic
 import train_step
