@@ -154,6 +154,11 @@ def test_odd_lines_are_left_out_and_said(tmp_path: Path) -> None:
     assert [fault.partition(" line")[0] for fault in run.faults] == ["events.jsonl: a"] * 3
 
 
+def test_optimizers_are_numbered_from_the_first_that_stepped(tmp_path: Path) -> None:
+    folder = events(asked.folder(tmp_path / "a"), line(0.1, 3), line(0.2, 4), line(0.3, 3))
+    assert load_run(folder).steps.optimizer == (0, 1, 0)
+
+
 def test_the_last_attempt_counts_also_the_tenth(tmp_path: Path) -> None:
     assert load_last_attempt(tmp_path, "bf16", 3) is None
     for number in (1, 2, 10):

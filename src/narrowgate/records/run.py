@@ -84,14 +84,15 @@ class Steps:
     Attributes:
         t: Seconds since the run began, when the step was called.
         step: Number of the step, as its optimizer counts: skipped ones count.
-        optimizer: Number of the optimizer, in the order of prepare().
+        optimizer: Number of the optimizer, in the order of prepare(); 0 for the first.
         loss: Sum, in FP64, of the losses given to backward since the last step; NaN if none was.
         applied: Whether the step was applied.
         reason: Why not; or what happened to it.
         loss_scale: The loss scale.
         grad_norm: Norm of the true gradients before clipping; NaN if it was not taken.
         culprit: The parameter nearest the loss with a non-finite gradient, or None.
-        data: Checksum of what the models were given for this step; None if it was not taken.
+        data: Checksum of what the models were given for this step: of whole numbers if there are
+            any, else of FP32 and FP64 ones; None if it was not taken.
     """
 
     t: tuple[float, ...] = ()
@@ -150,13 +151,15 @@ class Result:
         slices: The numbers of each slice by name.
         seconds: Seconds from the first prepare() or log to the result.
         device: Kind of device: ``cpu``, ``cuda``.
-        peak_bytes: On a GPU the allocator's peak, on a CPU the largest resident size less
-            ``base_bytes``.
+        peak_bytes: Since the first prepare(): on a GPU the allocator's peak, on a CPU the largest
+            resident size less ``base_bytes``. 0 if it is not known.
         base_bytes: Resident size when prepare() was called, less the model's parameters and
             buffers: the interpreter, the libraries, the data that was loaded by then. 0 on a GPU.
         kinds: Bytes held from step to step by kind: ``parameters``, ``remainders``, ``gradients``,
             ``states``, ``buffers``. Empty if prepare() was not called.
         code: SHA-256 over the Python files that were loaded from below the working directory.
+        took_effect: False if the recipe cannot have had an effect: its parameters are FP32, and no
+            training forward of a prepared model was entered.
     """
 
     metrics: Mapping[str, float]
@@ -167,6 +170,7 @@ class Result:
     base_bytes: int
     kinds: Mapping[str, int]
     code: str
+    took_effect: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Give the object for result.json, without its schema."""
@@ -195,6 +199,7 @@ class Result:
                 base_bytes=int(data["base_bytes"]),
                 kinds={k: int(v) for k, v in data["kinds"].items()},
                 code=str(data["code"]),
+                took_effect=bool(data["took_effect"]),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise RunError(f"this is no result: {error}") from error
@@ -392,8 +397,8 @@ def _events(
                 faults.append(f"events.jsonl: {line['text']}")
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             faults.append(f"events.jsonl: a line was left out: {type(error).__name__}: {error}")
-    return (
-        Steps(**dict(zip(Steps.__slots__, zip(*rows, strict=True), strict=True) if rows else ())),
-        tuple(logs),
-        tuple(load),
-    )
+    columns = dict(zip(Steps.__slots__, zip(*rows, strict=True), strict=True)) if rows else {}
+    if rows:
+        least = min(columns["optimizer"])  # models of before the run may have taken numbers
+        columns["optimizer"] = tuple(number - least for number in columns["optimizer"])
+    return Steps(**columns), tuple(logs), tuple(load)
