@@ -24,7 +24,7 @@ from pathlib import Path
 
 import torch
 from models import DTYPES, GPT, load_text, windows
-from report import describe_versions, print_table
+from rows import describe_versions, print_table
 from torch import nn
 from torch.nn import functional as F
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from models import DTYPES, SIZES, Task, make_task
-from report import print_table
+from rows import print_table
 from sums import compare_sums, kernels
 from torch import nn
 from torch.nn import functional as F

@@ -24,7 +24,7 @@ import torch
 from lockstep import Worker, serve
 from measure import count_live, peak_rss_bytes, saved_bytes
 from models import GPT, Task
-from report import Measure, append_rows, print_measures, print_table
+from rows import Measure, append_rows, print_measures, print_table
 from variants import Variant
 
 __all__ = ["VARIANTS", "measure"]

@@ -24,10 +24,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from rows import Measure, append_rows, print_measures
 
 import narrowgate as ng
 from narrowgate.records import script
-from report import Measure, append_rows, print_measures
 
 FEW, MANY = 1, 33
 

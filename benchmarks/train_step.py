@@ -32,7 +32,7 @@ import torch
 from lockstep import Worker, serve
 from measure import peak_rss_bytes
 from models import DTYPES, make_task
-from report import Measure, append_rows, print_measures, print_table
+from rows import Measure, append_rows, print_measures, print_table
 from traffic import Rates, Traffic, best_rates, measure_rates
 from variants import Variant
 

@@ -123,7 +123,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--recipe", default="bf16", help="fp32, bf16, fp16, bf16-mixed, ...")
-    defaults = {"steps": 120, "seed": 0, "layers": 2, "width": 192, "context": 64, "batch": 4}
+    defaults = {"steps": 120, "seed": 0, "layers": 2, "width": 192, "context": 32, "batch": 4}
     for name, value in defaults.items():
         parser.add_argument(f"--{name}", type=int, default=value, help=f"{value} if left out")
     parser.add_argument("--lr", type=float, default=3e-4, help="the highest learning rate")

@@ -7,7 +7,7 @@ from typing import Any
 
 import gpu
 import pytest
-import report
+import rows
 import torch
 import traffic
 import train_step
@@ -66,9 +66,9 @@ def test_only_a_busy_fp32_makes_times_inconclusive() -> None:
 
 
 def test_rows_carry_the_machine(tmp_path: Path) -> None:
-    measure = report.Measure(name="a/b", value=2.0, unit="MB", ratio=0.5, limit="<= 0.55")
-    report.append_rows(tmp_path / "rows.jsonl", [measure])
-    report.append_rows(tmp_path / "rows.jsonl", [measure])
+    measure = rows.Measure(name="a/b", value=2.0, unit="MB", ratio=0.5, limit="<= 0.55")
+    rows.append_rows(tmp_path / "rows.jsonl", [measure])
+    rows.append_rows(tmp_path / "rows.jsonl", [measure])
     lines = (tmp_path / "rows.jsonl").read_text().splitlines()
     first, second = (json.loads(line) for line in lines)
     assert first["name"] == second["name"] == "a/b"

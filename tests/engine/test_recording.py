@@ -15,8 +15,11 @@ import torch
 from torch import nn
 
 import narrowgate as ng
+from engine.recorded import ended, net, train
+from narrowgate.engine import recording
+from narrowgate.engine.private import has_compiled
 from narrowgate.plan import Plan
-from narrowgate.records import Run, layout, load_run, script
+from narrowgate.records import layout, load_run, script
 from records import asked
 from tiny import GPT, ResNet
 
@@ -34,31 +37,6 @@ def pilot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(script.VARIABLE, str(tmp_path / "run"))
     return tmp_path / "run"
-
-
-def net(seed: int = 0) -> tuple[nn.Module, torch.optim.Optimizer]:
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-2)
-
-
-def train(recipe: str | None, steps: int = 4, seed: int = 0) -> tuple[nn.Module, list[float]]:
-    model, optimizer = ng.prepare(*net(seed), recipe)
-    data = torch.Generator().manual_seed(seed)
-    losses = []
-    for _ in range(steps):
-        loss = model(torch.randn(16, 4, generator=data)).pow(2).mean()
-        optimizer.zero_grad()
-        optimizer.backward(loss)
-        optimizer.step()
-        losses.append(loss.item())
-    return model, losses
-
-
-def ended(folder: Path) -> Run:
-    ng.result(val_loss=1.0)
-    script.close()
-    return load_run(folder)
 
 
 def test_the_pilots_recipe_is_taken_and_said(pilot: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -182,101 +160,6 @@ def test_an_fp32_baselines_gradient_norm_is_taken_now_and_then(pilot: Path) -> N
     assert [place for place, norm in enumerate(norms) if math.isfinite(norm)] == [0, 32]
 
 
-# --- data ----------------------------------------------------------------------------------------
-
-
-def checksums(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recipe: str, seed: int = 0
-) -> object:
-    folder = asked.folder(tmp_path / f"{recipe}-{seed}", recipe=recipe)
-    monkeypatch.setenv(script.VARIABLE, str(folder))
-    train(None, seed=seed)
-    return ended(folder).steps.data
-
-
-def test_data_are_the_same_in_every_recipe_and_differ_with_the_seed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    first = checksums(tmp_path, monkeypatch, "fp32")
-    assert first == checksums(tmp_path, monkeypatch, "bf16")
-    assert first == checksums(tmp_path, monkeypatch, "fp16")
-    other = checksums(tmp_path, monkeypatch, "fp32", seed=1)
-    assert len(set(first)) == 4
-    assert not set(first) & set(other)
-
-
-@pytest.mark.parametrize(
-    "batch",
-    [
-        torch.randint(9, (2, 3)),
-        torch.randn(2, 3),
-        torch.randn(2, 3, dtype=torch.float64),
-        torch.randn(2, 3).bfloat16(),
-        torch.randn(2, 3, dtype=torch.complex64),
-        torch.tensor([[True, False]]),
-        torch.randint(255, (4,), dtype=torch.uint8),
-        torch.randn(3, 2).T,
-        {"ids": torch.arange(3), "more": [torch.ones(2), (torch.zeros(1), None, "x")]},
-        torch.tensor([math.nan, math.inf]),
-    ],
-    ids=["i64", "f32", "f64", "bf16", "c64", "bool", "u8", "strided", "nested", "nan"],
-)
-def test_any_batch_has_a_checksum_which_one_bit_changes(pilot: Path, batch: object) -> None:
-    class Any(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(1))
-
-        def forward(self, batch: object, scale: float) -> torch.Tensor:
-            return self.weight * scale
-
-    asked.folder(pilot, recipe="fp32")
-    model = Any()
-    model, optimizer = ng.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    changed = copy.deepcopy(batch)
-    first = changed["ids"] if isinstance(changed, dict) else changed
-    storage = first.untyped_storage()
-    storage[0] = storage[0] ^ 1
-    for given in (batch, changed, batch):
-        optimizer.backward(model(given, scale=2.0).sum())
-        optimizer.step()
-    data = ended(pilot).steps.data
-    assert data[0] == data[2] != data[1]
-    assert None not in data
-
-
-def test_validation_is_no_data_of_training(pilot: Path) -> None:
-    asked.folder(pilot, recipe="bf16")
-    model, optimizer = ng.prepare(*net())
-    for validates in (False, True):
-        if validates:
-            model.eval()
-            model(torch.randn(3, 4))
-            model.train()
-        optimizer.backward(model(torch.ones(2, 4)).mean())
-        optimizer.step()
-    first, second = ended(pilot).steps.data
-    assert first == second
-
-
-def test_data_are_sampled_in_a_long_run(pilot: Path) -> None:
-    asked.folder(pilot, recipe="fp32")
-    train(None, steps=125)
-    data = ended(pilot).steps.data
-    taken = [place for place, value in enumerate(data) if value is not None]
-    assert taken == [*range(100), 100, 110, 120]
-
-
-def test_a_compiled_model_is_left_whole(pilot: Path) -> None:
-    asked.folder(pilot, recipe="bf16")
-    model, optimizer = ng.prepare(*net())
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
-    optimizer.backward(compiled(torch.ones(2, 4)).mean())
-    optimizer.step()
-    assert len(ended(pilot).steps) == 1
-
-
 # --- what is measured ----------------------------------------------------------------------------
 
 
@@ -316,7 +199,8 @@ def test_several_models_and_optimizers_are_numbered(pilot: Path) -> None:
     c.backward(three(torch.ones(2, 4)).mean())
     c.step()
     run = ended(pilot)
-    assert run.steps.optimizer == (0, 1, 2)
+    first = run.steps.optimizer[0]
+    assert run.steps.optimizer == (first, first + 1, first + 2)
     saved = json.loads((pilot / layout.PLAN).read_text())
     assert len(saved["plans"]) == 3
 
@@ -388,3 +272,94 @@ def test_a_rank_that_does_not_record_takes_the_pilots_recipe_too(
     model, _ = train("bf16")
     assert model[0].weight.dtype is torch.float16
     assert sorted(path.name for path in pilot.iterdir()) == [layout.REQUEST]
+
+
+@pytest.mark.parametrize("recipe", ["fp32", "bf16"])
+def test_optimizers_that_share_a_backward_count_one_step_in_every_recipe(
+    pilot: Path, recipe: str
+) -> None:
+    asked.folder(pilot, recipe=recipe)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
+    halves = [torch.optim.SGD(part.parameters(), lr=0.1) for part in model]
+    model, (one, two) = ng.prepare(model, halves)
+    for _ in range(3):
+        one.backward(model(torch.ones(2, 4)).mean())
+        one.step()
+        two.step()
+        one.zero_grad()
+        two.zero_grad()
+    for optimizer in (one, two):  # and each on its own loss, as in a GAN
+        optimizer.backward(model(torch.ones(2, 4)).mean())
+        optimizer.step()
+        one.zero_grad()
+        two.zero_grad()
+    steps = ended(pilot).steps
+    first = steps.optimizer[0]
+    assert steps.optimizer == (first, first + 1) * 4
+    assert steps.step == (1, 1, 2, 2, 3, 3, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "use", "took_effect"),
+    [
+        ("bf16-mixed", "forward", True),
+        ("bf16-mixed", "method", False),
+        ("bf16-mixed", "autocast", True),
+        ("bf16", "method", True),
+        ("fp32", "method", True),
+    ],
+)
+def test_a_recipe_whose_region_was_never_entered_took_no_effect(
+    pilot: Path, recipe: str, use: str, took_effect: bool
+) -> None:
+    class Wrapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = nn.Linear(4, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.net(x)
+
+        def training_step(self, x: torch.Tensor) -> torch.Tensor:
+            return self.net(x.to(self.net.weight.dtype)).mean()
+
+    asked.folder(pilot, recipe=recipe)
+    model = Wrapped()
+    model, optimizer = ng.prepare(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    x = torch.ones(2, 4)
+    if use == "forward":
+        loss = model(x).mean()
+    elif use == "method":
+        loss = model.training_step(x)
+    else:
+        with ng.autocast(model):
+            loss = model.training_step(x)
+    optimizer.backward(loss)
+    optimizer.step()
+    result = ended(pilot).result
+    assert result is not None
+    # a test before this one may have compiled something, which hides what is called
+    assert result.took_effect is (took_effect or has_compiled())
+
+
+def test_what_peaked_before_prepare_is_no_peak_of_training(pilot: Path) -> None:
+    asked.folder(pilot, recipe="fp32")
+    before = torch.ones(64 * 2**20)  # 256 MiB, gone before there is a model
+    del before
+    train(None)
+    result = ended(pilot).result
+    assert result is not None
+    assert result.peak_bytes < 128 * 2**20
+
+
+def test_a_peak_that_cannot_be_told_from_an_earlier_one_is_not_known(
+    pilot: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked.folder(pilot, recipe="fp32")
+    monkeypatch.setattr(recording, "reset_peak", lambda: False)
+    monkeypatch.setattr(recording, "memory_bytes", lambda: (10**9, 5 * 10**9))
+    train(None)
+    result = ended(pilot).result
+    assert result is not None
+    assert (result.peak_bytes, result.base_bytes) == (0, 0)

@@ -113,7 +113,7 @@ if does == "garbage":
 elif does != "no-result":
     leave("result.json", {
         "metrics": metrics, "slices": slices, "seconds": 1.0, "device": "cpu",
-        "peak_bytes": 1000, "base_bytes": 0, "kinds": {}, "code": "c0de"})
+        "peak_bytes": 1000, "base_bytes": 0, "kinds": {}, "code": "c0de", "took_effect": True})
 if does == "tidy":
     import shutil
     shutil.rmtree(run)

@@ -367,6 +367,19 @@ def test_a_result_that_is_not_finite_is_unstable_even_if_it_is_not_judged():
     assert math.isnan(gate.lower)
 
 
+def test_what_is_not_finite_in_the_baseline_either_is_no_fault_of_a_candidate():
+    parts = {"empty": {"val_loss": NAN}, "a": {"val_loss": 1.0}}
+    baseline = [made.measured("fp32", seed, {"val_loss": 0.0}, parts) for seed in range(3)]
+    runs = [made.measured("bf16", seed, {"val_loss": 0.0}, parts) for seed in range(3)]
+    gate = gates(made.trial(baseline, runs))["stability.finite"]
+    assert (gate.outcome, gate.values) == ("pass", (0.0, 0.0, 0.0))
+    assert gate.reason.endswith("but for what is not in the baseline's either")
+    bad = made.measured("bf16", 1, {"val_loss": 0.0}, {**parts, "a": {"val_loss": INF}})
+    gate = gates(made.trial(baseline, [runs[0], bad, runs[2]]))["stability.finite"]
+    assert (gate.outcome, gate.values) == ("fail", (0.0, 1.0, 0.0))
+    assert gate.reason == "results that are not finite: seed 1: val_loss/a is inf"
+
+
 def test_stability_cannot_pass_without_all_of_the_candidates_runs():
     gate = gates(losses([1.0] * 3, [1.0] * 2))["stability.finite"]
     assert gate.outcome == "inconclusive"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -184,6 +185,83 @@ def test_a_clock_that_jumps_moves_neither_times_nor_time_outs(folder, monkeypatc
     ending = python(folder, "pass", timeout_s=60)
     assert (ending.how, ending.code) == ("ended", 0)
     assert 0 < ending.seconds < 60
+
+
+class Stopped:
+    """A pilot that is stopped (Ctrl-Z) at one of its looks, and goes on a quarter hour later."""
+
+    def __init__(self, monkeypatch, during) -> None:
+        self.lost_s, self.during = 0.0, during
+        real = time.monotonic
+        monkeypatch.setattr(time, "monotonic", lambda: real() + self.lost_s)
+
+    def __call__(self) -> None:
+        if not self.lost_s:
+            self.during()
+            self.lost_s = 900.0
+
+
+def test_the_time_of_a_run_whose_end_was_seen_late_is_not_known(folder, monkeypatch):
+    def wait_until_it_has_ended():
+        number = folder / "number"
+        fake.wait_for(lambda: number.exists() and number.read_text(), "the run")
+        fake.wait_for(lambda: not fake.is_alive(int(number.read_text())), "its end")
+
+    code = f"import os; open({str(folder / 'number')!r}, 'w').write(str(os.getpid()))"
+    # Nor is it a time-out, though the pause is longer than the 60 s that it may take.
+    ending = python(folder, code, tick=Stopped(monkeypatch, wait_until_it_has_ended))
+    assert (ending.how, ending.code) == ("ended", 0)
+    assert math.isnan(ending.seconds)
+    assert math.isnan(Ending.from_json(read_json(folder / layout.EXIT)).seconds)
+
+
+@pytest.mark.parametrize("stops_before", [True, False], ids=["before a look", "after a look"])
+def test_a_stop_at_the_very_look_that_finds_the_end_is_seen(folder, monkeypatch, stops_before):
+    """Whichever of the two the clock and the look at the process is stopped between."""
+    stopped = Stopped(monkeypatch, lambda: None)
+    real = launching._has_ended
+
+    def process_ends(process):
+        (folder / "end").touch()
+        fake.wait_for(lambda: not fake.is_alive(process.pid), "its end")
+
+    def look(process):
+        if stops_before:
+            stopped()
+            process_ends(process)
+        found = real(process)
+        if not stops_before:
+            process_ends(process)
+            stopped()
+        return found
+
+    monkeypatch.setattr(launching, "_has_ended", look)
+    code = f"""
+import pathlib, time
+while not pathlib.Path({str(folder / "end")!r}).exists():
+    time.sleep(0.005)
+"""
+    assert math.isnan(python(folder, code, timeout_s=3600).seconds)
+
+
+def test_a_stop_amid_a_run_that_goes_on_costs_no_time(folder, monkeypatch):
+    ticks = []
+
+    def tick():
+        ticks.append(1)
+        if len(ticks) == 1:
+            stopped()
+        if len(ticks) == 3:
+            (folder / "end").touch()
+
+    stopped = Stopped(monkeypatch, lambda: None)
+    code = f"""
+import pathlib, time
+while not pathlib.Path({str(folder / "end")!r}).exists():
+    time.sleep(0.005)
+"""
+    ending = python(folder, code, timeout_s=3600, tick=tick)
+    assert 900 < ending.seconds < 1000
 
 
 def test_only_processes_of_the_folder_are_ended(tmp_path):

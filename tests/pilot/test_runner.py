@@ -209,7 +209,7 @@ def test_a_candidate_with_other_data_is_dropped_and_the_others_go_on(here):
     stopped, told = pilot_of(here, {"bf16@1": "other-data"})
     (note,) = told.notes
     assert note.startswith(
-        "bf16 cannot be compared: bf16, seed 1: from step 4 on it was given other"
+        "bf16 cannot be compared: bf16, seed 1: from step 4 on its model was given other"
     )
     assert "bf16@2" not in told.ran
     assert "fp16@2" in told.ran

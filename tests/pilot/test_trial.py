@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 
@@ -42,6 +43,50 @@ def test_equal_accuracies_alone_do_not_accuse_a_script(losses, tmp_path):
     assert judge(folder).outcome == "pass"
 
 
+@pytest.mark.parametrize("seen", ["data", "grad_norm"])
+def test_a_script_that_ignores_its_seed_is_found_without_losses(seen, tmp_path):
+    folder = made.pilot(tmp_path)
+    for recipe in ("fp32", "bf16"):
+        for seed in range(5):
+            at = made.run(
+                folder, recipe, seed, metrics={"val_loss": 0.5}, data=[3] * 4, losses=[1.0] * 4
+            )
+            blank = {"loss": None, **({"data": None} if seen != "data" else {"grad_norm": "nan"})}
+            change_steps(at, lambda step, blank=blank: {**step, **blank})
+    with pytest.raises(PilotError, match="with seeds 0 and 1 are equal, bit for bit"):
+        judge(folder)
+
+
+def change_steps(at, change):
+    """Rewrite the steps of a run; `change` gives None for one that is left out."""
+    lines = [json.loads(line) for line in (at / layout.EVENTS).read_text().splitlines()]
+    kept = [change(line) if line["kind"] == "step" else line for line in lines]
+    text = "".join(json.dumps(line) + "\n" for line in kept if line is not None)
+    (at / layout.EVENTS).write_text(text)
+
+
+def test_a_candidate_whose_optimizer_never_stepped_is_not_compared(folder):
+    change_steps(layout.attempt_folder(folder, "bf16", 2, 1), lambda step: None)
+    error = only(judge(folder)).error
+    assert error.startswith("bf16, seed 2: the optimizer that ng.prepare returned made no step")
+
+
+def test_a_recipe_that_took_no_effect_is_not_compared(folder):
+    path = layout.attempt_folder(folder, "bf16", 2, 1) / layout.RESULT
+    write_json(path, {**read_json(path), "took_effect": False})
+    error = only(judge(folder)).error
+    assert error.startswith("bf16, seed 2: the prepared model's forward was never entered")
+    assert "ng.autocast(model)" in error
+
+
+def test_data_are_paired_by_what_each_optimizer_has_done(folder):
+    # A baseline may count its steps otherwise than a candidate: by two for two optimizers.
+    for seed in range(5):
+        at = layout.attempt_folder(folder, "fp32", seed, 1)
+        change_steps(at, lambda step: {**step, "step": 2 * step["step"] + 1})
+    assert only(judge(folder)).outcome == "pass"
+
+
 INCOMPARABLE = {
     "never prepared": ({"with_plan": False}, "ng.prepare was never called"),
     "another torch": (
@@ -51,7 +96,7 @@ INCOMPARABLE = {
     "another device": ({"device": "cuda"}, "its runs had different kinds of device"),
     "other data": (
         {"data": [*range(3), 99], "losses": [1.0, 2.0, 3.0, 4.0]},
-        "bf16, seed 3: from step 3 on it was given other data than the baseline",
+        "bf16, seed 3: from step 4 on its model was given other data than the baseline's",
     ),
 }
 

@@ -117,6 +117,26 @@ def test_only_a_result_of_a_process_that_ended_well_counts(
     assert load_run(folder).is_complete is complete
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        (layout.PLAN, {"hash": "x"}),
+        (layout.PLAN, {"hash": "x", "plans": []}),
+        (layout.PLAN, {"hash": "x", "plans": 3}),
+        (layout.EXIT, {"how": "ended", "code": 0}),
+        (layout.EXIT, {"how": "ended", "code": 0, "seconds": "x"}),
+        (layout.RESULT, {"metrics": {}}),
+    ],
+)
+def test_a_file_that_lacks_something_is_refused(
+    tmp_path: Path, name: str, value: dict[str, object]
+) -> None:
+    folder = asked.folder(tmp_path / "a")
+    write_json(folder / name, value)
+    with pytest.raises(RunError):
+        load_run(folder)
+
+
 def test_odd_lines_are_left_out_and_said(tmp_path: Path) -> None:
     folder = events(
         asked.folder(tmp_path / "a"),
@@ -132,6 +152,11 @@ def test_odd_lines_are_left_out_and_said(tmp_path: Path) -> None:
     assert run.steps.t == (0.1, 0.3, 0.7)
     assert [math.isnan(loss) for loss in run.steps.loss] == [False, True, True]
     assert [fault.partition(" line")[0] for fault in run.faults] == ["events.jsonl: a"] * 3
+
+
+def test_optimizers_are_numbered_from_the_first_that_stepped(tmp_path: Path) -> None:
+    folder = events(asked.folder(tmp_path / "a"), line(0.1, 3), line(0.2, 4), line(0.3, 3))
+    assert load_run(folder).steps.optimizer == (0, 1, 0)
 
 
 def test_the_last_attempt_counts_also_the_tenth(tmp_path: Path) -> None:

@@ -132,6 +132,7 @@ def test_a_loss_that_explodes_makes_the_axis_logarithmic(runs):
     changed = {**runs, **{("fp16", s): sample.run("fp16", s, 60, steps=wild) for s in sample.SEEDS}}
     losses, differences = loss_figures(changed, SERIES, sample.BASELINE)
     assert losses.layout["yaxis"]["type"] == "log"
+    assert losses.layout["yaxis"]["ticktext"][:2] == ["1", "10,000"]
     assert "log scale" in losses.layout["yaxis"]["title"]["text"]
     assert "A line that leaves the picture is whole in the chart above" in differences.caption
 
@@ -172,6 +173,17 @@ def test_logged_values_with_gaps_say_so():
     assert math.isnan(figure.traces[0]["y"][1])
     assert "drawn as gaps: lr 1" in figure.caption
     assert values_figure("x", "Logged: lr", {"lr": {1.0: math.nan}}) is None
+
+
+def test_a_log_axis_names_its_ticks_in_full():
+    figure = values_figure("x", "Logged: lr", {"lr": {1.0: 1e-5, 2.0: 3e-4}})
+    wanted = ["1.0e-05", "2.0e-05", "5.0e-05", "0.00010", "0.00020", "0.00050", "0.0010"]
+    assert figure.layout["yaxis"]["ticktext"][:7] == wanted
+
+
+def test_a_logged_name_is_no_markup_in_the_title_of_its_axis():
+    figure = values_figure("x", "Logged: <b>lr</b>", {"<b>lr</b>": {1.0: 1.0}})
+    assert figure.layout["yaxis"]["title"]["text"] == "Logged: &lt;b&gt;lr&lt;/b&gt;"
 
 
 def test_a_long_curve_is_thinned_and_says_so():

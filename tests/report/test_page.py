@@ -181,7 +181,7 @@ def test_a_plotly_whose_script_would_end_the_block_is_made_safe(plotly_at, tmp_p
     (tmp_path / "package_data").mkdir()
     (tmp_path / "package_data" / "plotly.min.js").write_bytes(b'x = "</script>";\r\n')
     plotly_at(tmp_path)
-    assert plotly_script() == 'x = "<\\/script>";\n'
+    assert plotly_script() == b'x = "<\\/script>";\n'
 
 
 def test_a_plotly_without_its_script_is_told(plotly_at, tmp_path):

@@ -387,7 +387,7 @@ class PreparedOptimizer(Optimizer):
             norm = torch.nn.utils.get_total_norm(grads).double()
         self._take_inner_step(closure)
         state = self._session.scaler.state
-        state[4:6] += 1
+        state[4:6] += self._session.recording.begins_window(self)
         zero, one = torch.zeros_like(norm), torch.ones_like(norm)
         result = self._result(torch.stack([zero, one, one, norm, zero - 1, state[4], zero, zero]))
         self._session.recording.step(self, result)

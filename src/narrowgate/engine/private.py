@@ -10,10 +10,14 @@ operator's arguments, or to leave a key out while a kernel calls on.
 Group 2, the processor. ``torch.cpu`` has no public word on the formats oneDNN has kernels for.
 
 Group 3, the optimizer. Its hooks can be added publicly, but neither listed, moved nor passed by.
+
+Group 4, the compiler. Hooks do not run in what it has compiled, and nothing public says whether it
+has compiled anything.
 """
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -25,6 +29,7 @@ __all__ = [
     "argument_defaults",
     "bare_step",
     "destroy_library",
+    "has_compiled",
     "move_hooks",
     "native_bf16",
     "native_fp16",
@@ -176,3 +181,12 @@ def bare_step(optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
     while getattr(method, "hooked", False):
         method = method.__wrapped__
     return cast("Callable[..., Any]", method.__get__(optimizer))
+
+
+# -- 4. the compiler ---------------------------------------------------------------------------
+
+
+def has_compiled() -> bool:
+    """Say whether torch.compile has compiled a frame in this process."""
+    utils = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and utils.counters["frames"]["total"] > 0

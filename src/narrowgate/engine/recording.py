@@ -17,17 +17,18 @@ import torch
 from torch import nn
 
 from narrowgate.engine import switches
+from narrowgate.engine.private import has_compiled
 from narrowgate.plan import Plan
 from narrowgate.records import script
-from narrowgate.records.environment import memory_bytes
-from narrowgate.records.recorder import Recorder
+from narrowgate.records.environment import memory_bytes, reset_peak
+from narrowgate.records.recorder import Measures, Recorder
 
 if TYPE_CHECKING:
     from narrowgate.engine.optimizer import PreparedOptimizer
     from narrowgate.engine.result import StepResult
     from narrowgate.engine.session import Session
 
-__all__ = ["Recording", "recipe_of"]
+__all__ = ["Recording", "note_entered", "recipe_of"]
 
 _log = logging.getLogger("narrowgate")
 
@@ -44,18 +45,24 @@ class _Run:
     Attributes:
         sessions: The prepare() calls that train in it.
         num_optimizers: Optimizers that have a number.
-        inputs: Sums of what models were given since the last step, by device.
+        whole: Sum of the whole numbers that models were given since the last step, by device.
+        floats: Sum of the bits of the FP32 and FP64 ones.
         num_steps: Steps told so far.
+        is_entered: Whether a training forward of a prepared model was seen, or may have been.
         base_bytes: Resident size before the first prepare(), less what its models hold.
+        earlier_peak: A peak of before, which hides lower ones of now; 0 if it was reset.
         recorder: Who is told; None until there is one.
     """
 
     def __init__(self) -> None:
         self.sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         self.num_optimizers = 0
-        self.inputs: dict[torch.device, torch.Tensor] = {}
+        self.whole: dict[torch.device, torch.Tensor] = {}
+        self.floats: dict[torch.device, torch.Tensor] = {}
         self.num_steps = 0
+        self.is_entered = False
         self.base_bytes: int | None = None
+        self.earlier_peak = 0
         self.recorder: Recorder | None = None
 
 
@@ -105,10 +112,16 @@ class Recording:
         self.first = 0
         self._losses: list[torch.Tensor] = []
         self._hooks: list[Any] = []
+        self._stepped: set[int] = set()
         run = _this_run()
         if run.base_bytes is None:
             held = sum(_storage_bytes([*m.parameters(), *m.buffers()]) for m in session.models)
-            run.base_bytes = max(memory_bytes()[0] - held, 0)
+            is_asked = script.request() is not None  # else the process's counts are its own
+            if is_asked and session.device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats(session.device)
+            now, peak = memory_bytes()
+            run.earlier_peak = 0 if is_asked and reset_peak() else peak
+            run.base_bytes = max(now - held, 0)
 
     def begin(self, session: Session) -> None:
         """Tell the record about the models and optimizers, when prepare() is done.
@@ -148,8 +161,21 @@ class Recording:
         Args:
             loss: The loss, unscaled; copied, since its owner may change it.
         """
+        self._stepped.clear()
         if script.active() is not None:
             self._losses.append(loss.detach().clone())
+
+    def begins_window(self, optimizer: PreparedOptimizer) -> bool:
+        """Say whether a step that takes no verdict is to be counted, as one that takes it would be.
+
+        Optimizers that step one after the other on the same gradients make one step together.
+
+        Args:
+            optimizer: The optimizer that steps.
+        """
+        begins = not self._stepped or id(optimizer) in self._stepped
+        self._stepped = {id(optimizer)} if begins else {*self._stepped, id(optimizer)}
+        return begins
 
     def step(self, optimizer: PreparedOptimizer, result: StepResult) -> None:
         """Note a step.
@@ -166,9 +192,10 @@ class Recording:
         if session not in run.sessions:  # it went on training after a result
             self._join(session)
         number = self.first + session.optimizers.index(optimizer)
-        recorder.step(number, self._losses, result.record, list(run.inputs.values()) or None)
+        data = list((run.whole or run.floats).values())
+        recorder.step(number, self._losses, result.record, data or None)
         self._losses = []
-        run.inputs = {}
+        run.whole, run.floats = {}, {}
         run.num_steps += 1
 
     @property
@@ -177,17 +204,31 @@ class Recording:
         return script.active() is not None and _this_run().num_steps % _NORM_INTERVAL == 0
 
 
+def note_entered() -> None:
+    """Note that a region of a prepared model is entered by `narrowgate.autocast`."""
+    _run.is_entered = True
+
+
 def _note_inputs(module: nn.Module, arguments: Any, keywords: Any) -> None:
-    """Add up the bits of what a model in training is given; a hook, by its name picklable."""
+    """Add up the bits of what a model in training is given; a hook, by its name picklable.
+
+    Whole numbers and floats are kept apart. Where there are whole numbers they tell the order of
+    the data; floats beside them are often made by the model itself: a state that is carried on, its
+    own last guess. Floats in 16 bits were cast to the recipe's format, and tell nothing.
+    """
     if torch.compiler.is_compiling() or not module.training or script.active() is None:
         return
     run = _this_run()
+    run.is_entered = True
     if run.num_steps >= _EVERY_STEP and run.num_steps % 10:
         return
     for tensor in _tensors((arguments, keywords)):
-        total = _checksum(tensor.detach())
-        held = run.inputs.get(total.device)
-        run.inputs[total.device] = total if held is None else held + total
+        is_whole = not (tensor.is_floating_point() or tensor.is_complex())
+        if is_whole or tensor.dtype in (torch.float32, torch.float64, torch.complex64):
+            total = _checksum(tensor.detach())
+            sums = run.whole if is_whole else run.floats
+            held = sums.get(total.device)
+            sums[total.device] = total if held is None else held + total
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -226,7 +267,7 @@ def _introduce(recorder: Recorder) -> None:
     sessions = sorted(run.sessions, key=lambda session: session.recording.first)
     if not sessions:
         return
-    recorder.measures = _measure
+    recorder.measure = _measure
     recorder.environment(_facts(sessions[0].device))
     plans = [plan for session in sessions for plan in session.plans]
     combined = hashlib.sha256("".join(plan.hash for plan in plans).encode()).hexdigest()
@@ -248,7 +289,7 @@ def _facts(device: torch.device) -> dict[str, str | int | float | bool | None]:
     }
 
 
-def _measure() -> tuple[str, int, int, dict[str, int]]:
+def _measure() -> Measures:
     """Measure what a result holds beside its metrics."""
     run = _run  # its recorder is closing
     sessions = list(run.sessions)
@@ -270,10 +311,25 @@ def _measure() -> tuple[str, int, int, dict[str, int]]:
             ]
             kinds["states"] += _storage_bytes(values)
     device = sessions[0].device if sessions else torch.device("cpu")
+    base, peak = 0, 0
     if device.type == "cuda":
-        return "cuda", torch.cuda.max_memory_allocated(device), 0, kinds
-    base = run.base_bytes or 0
-    return device.type, max(memory_bytes()[1] - base, 0), base, kinds
+        peak = torch.cuda.max_memory_allocated(device)
+    elif (highest := memory_bytes()[1]) > run.earlier_peak:
+        base = run.base_bytes or 0
+        peak = max(highest - base, 0)
+    return Measures(
+        device=device.type,
+        peak_bytes=peak,
+        base_bytes=base,
+        kinds=kinds,
+        took_effect=run.is_entered or has_compiled() or not any(map(_needs_forward, sessions)),
+    )
+
+
+def _needs_forward(session: Session) -> bool:
+    """Say whether a recipe acts through the forward alone: no parameter is narrowed by it."""
+    narrowed = any(row.format != "fp32" for plan in session.plans for row in plan.params)
+    return not session.recipe.is_passthrough and not narrowed
 
 
 def _storage_bytes(tensors: Sequence[torch.Tensor] | Iterator[torch.Tensor] | Any) -> int:

@@ -23,6 +23,7 @@ from torch.nn.utils.rnn import PackedSequence
 from narrowgate.engine import norms
 from narrowgate.engine.buffers import BufferGuard
 from narrowgate.engine.cpu.native import HALVES
+from narrowgate.engine.recording import note_entered
 from narrowgate.errors import PrepareError
 
 __all__ = ["autocast", "is_covered", "is_prepared", "mark", "swap", "unswap", "widen"]
@@ -290,6 +291,7 @@ def autocast(model: nn.Module) -> torch.autocast:
     guard: BufferGuard | None = model.__dict__.get(_GUARD)
     if guard is not None and model.training and torch.is_grad_enabled():
         guard.snapshot()
+    note_entered()
     dtype = model.__dict__.get(_COMPUTE)
     device = model.__dict__.get(_DEVICE, "cpu")
     return torch.autocast(device, dtype, enabled=dtype is not None)

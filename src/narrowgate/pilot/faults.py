@@ -9,11 +9,13 @@ from __future__ import annotations
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from narrowgate.errors import PilotError
 from narrowgate.pilot.config import PilotConfig
 from narrowgate.pilot.trial import Measured
+from narrowgate.records.run import Steps
 
 __all__ = ["check_seeds_differ", "fault_of"]
 
@@ -30,8 +32,10 @@ def check_seeds_differ(recipe: str, runs: Mapping[int, Measured]) -> None:
     """
     seen: dict[str, int] = {}
     for seed, measured in runs.items():
-        # Without losses only the result is left, and two seeds may well reach one accuracy.
-        if not any(map(math.isfinite, measured.run.steps.loss)):
+        # Of a run that recorded nothing on its way only the result is left, and two seeds may well
+        # reach one accuracy.
+        steps = measured.run.steps
+        if not any(map(math.isfinite, (*steps.loss, *steps.grad_norm))) and not any(steps.data):
             continue
         other = seen.setdefault(measured.summary.curve, seed)
         if other != seed:
@@ -88,6 +92,16 @@ def _misplaced(runs: Sequence[tuple[str, Measured]]) -> Iterator[str]:
             yield f"{who}: ng.prepare was never called, so the recipe had no effect"
         elif (planned := _recipe_of(run.plan)) != recipe:
             yield f"{who}: ng.prepare was given the recipe {planned!r}"
+        elif not len(run.steps):
+            yield (
+                f"{who}: the optimizer that ng.prepare returned made no step, so that nothing is "
+                "known of the recipe"
+            )
+        elif not measured.result.took_effect:
+            yield (
+                f"{who}: the prepared model's forward was never entered in training, so the recipe "
+                "had no effect; call the model itself, or its methods inside of ng.autocast(model)"
+            )
 
 
 def _recipe_of(plan: str) -> str:
@@ -133,14 +147,24 @@ def _data(
     for seed, measured in candidate.items():
         if seed not in baseline:
             continue
-        theirs, mine = baseline[seed].run.steps, measured.run.steps
-        given = dict(zip(zip(theirs.optimizer, theirs.step, strict=True), theirs.data, strict=True))
-        for optimizer, step, data in zip(mine.optimizer, mine.step, mine.data, strict=True):
-            other = given.get((optimizer, step))
+        theirs = _by_place(baseline[seed].run.steps)
+        for (optimizer, place), data in _by_place(measured.run.steps).items():
+            other = theirs.get((optimizer, place))
             if data is not None and other is not None and data != other:
                 yield (
-                    f"{recipe}, seed {seed}: from step {step} on it was given other data than the "
-                    "baseline; make the order of the data depend on the seed alone, or, where "
-                    'data depend on the model, set data_order = "free"'
+                    f"{recipe}, seed {seed}: from step {place} on its model was given other data "
+                    "than the baseline's; make the data depend on the seed alone, or, where they "
+                    "depend on the model (a state that is carried on, a GAN, reinforcement "
+                    'learning), set data_order = "free"'
                 )
                 return
+
+
+def _by_place(steps: Steps) -> dict[tuple[int, int], int | None]:
+    """Give the checksums by optimizer and by how many steps it had made, this one included."""
+    made: Counter[int] = Counter()
+    found = {}
+    for optimizer, data in zip(steps.optimizer, steps.data, strict=True):
+        made[optimizer] += 1
+        found[optimizer, made[optimizer]] = data
+    return found

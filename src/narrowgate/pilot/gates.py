@@ -260,8 +260,16 @@ def _divide(top: float, bottom: float) -> float:
 
 
 def _finite(trial: Trial, limit: StabilityLimit | None) -> GateVerdict:
-    """Decide whether all results are finite, judged or not."""
-    found = {run.seed: _non_finite(run) for run in trial.runs}
+    """Decide whether all results are finite that the baseline's are, judged or not."""
+    theirs = {pair.seed: set(_non_finite(pair.baseline)) for pair in trial.pairs}
+    found = {
+        run.seed: [
+            f"{name} is {value}"
+            for name, value in _non_finite(run).items()
+            if name not in theirs.get(run.seed, ())
+        ]
+        for run in trial.runs
+    }
     told = [f"seed {seed}: {', '.join(names[:3])}" for seed, names in found.items() if names]
     return _share(
         trial,
@@ -272,18 +280,19 @@ def _finite(trial: Trial, limit: StabilityLimit | None) -> GateVerdict:
         share=len(told) / len(found) if found else math.nan,
         reason=f"results that are not finite: {and_more(told)}"
         if told
-        else f"all results of {len(found)} runs are finite",
+        else f"all results of {len(found)} runs are finite"
+        + (", but for what is not in the baseline's either" if any(theirs.values()) else ""),
     )
 
 
-def _non_finite(measured: Measured) -> list[str]:
-    """Name the numbers of a result that are not finite."""
+def _non_finite(measured: Measured) -> dict[str, float]:
+    """Give the numbers of a result that are not finite, by name."""
     result = measured.result
     numbers = [
         *result.metrics.items(),
         *((f"{m}/{part}", v) for part, values in result.slices.items() for m, v in values.items()),
     ]
-    return [f"{name} is {value}" for name, value in numbers if not math.isfinite(value)]
+    return {name: value for name, value in numbers if not math.isfinite(value)}
 
 
 def _skipped(trial: Trial, limit: StabilityLimit) -> GateVerdict:

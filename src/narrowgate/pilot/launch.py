@@ -3,13 +3,15 @@
 The command gets a session of its own, nothing to read, and files to print into: there is no pipe
 which could fill up, and no terminal whose Ctrl-C would reach it beside the pilot. It ends by
 itself, by its time-out or by Ctrl-C, and everything that it left running ends with it. Times are
-taken from a clock that nobody sets.
+taken from a clock that nobody sets. A pilot that was stopped itself (Ctrl-Z) when the run ended
+does not know how long it took, and says so: its own pause is no time of the run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import signal
 import subprocess
@@ -36,6 +38,9 @@ _AT_ONCE: _Ladder = ((0.0, signal.SIGKILL),)
 
 #: Longest pause between two looks at the process, seconds; shorter while the run is young.
 _PAUSE_S = 0.05
+#: With more than this between the last look that saw it run and the one that found its end, the
+#: time of a run is not known, seconds.
+_LATE_S = 1.0
 _NO_PROGRAM = {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ENOEXEC}
 
 
@@ -57,7 +62,7 @@ def launch(
         tick: Called at each look at the process, for who draws progress.
 
     Returns:
-        How it ended.
+        How it ended; its seconds are NaN if the end was seen late.
 
     Raises:
         PilotError: The program cannot be started.
@@ -83,14 +88,14 @@ def launch(
                 hint="a script without a #! line needs its interpreter before it",
             ) from error
     how: Literal["ended", "timeout", "interrupted"] = "interrupted"
+    seconds = math.nan
     try:
-        how = _wait(process, begun, timeout_s, stop, tick)
+        how, seconds = _wait(process, begun, timeout_s, stop, tick)
     finally:
         # Whatever happens here, nothing goes on running. The first process is reaped last: its
         # number stays taken until then, so that the group cannot be somebody else's.
         if how == "interrupted":
             _signal_group(process, signal.SIGKILL)
-        seconds = time.monotonic() - begun
         end_processes(folder, hurry=lambda: stop() > 0)
         _signal_group(process, signal.SIGKILL)
         code = process.wait()
@@ -105,15 +110,21 @@ def _wait(
     timeout_s: float,
     stop: Callable[[], int],
     tick: Callable[[], None],
-) -> Literal["ended", "timeout", "interrupted"]:
-    """Wait for the process to end, and see to it that it does."""
+) -> tuple[Literal["ended", "timeout", "interrupted"], float]:
+    """Wait for the process to end, and see to it that it does; say how and after how long."""
     how: Literal["ended", "timeout", "interrupted"] = "ended"
     ladder: _Ladder = ()
-    since = begun
+    since = ran_at = begun
     is_killed = False
-    while not _has_ended(process):
-        tick()
+    while True:
+        # The clock is read on both sides of a look, since the pilot may be stopped at it; what
+        # follows goes by the time at which the process was seen to run.
         now = time.monotonic()
+        if _has_ended(process):
+            ended = time.monotonic()
+            return how, ended - begun if ended - ran_at <= _LATE_S else math.nan
+        ran_at = now
+        tick()
         presses = stop()
         if presses and how != "interrupted":
             how, ladder, since = "interrupted", _INTERRUPTED, now
@@ -125,7 +136,6 @@ def _wait(
             _signal_group(process, ladder[0][1])
             ladder = ladder[1:]
         time.sleep(min(_PAUSE_S, 0.002 + (now - begun) / 50))
-    return how
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:

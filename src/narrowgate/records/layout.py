@@ -19,6 +19,7 @@ failed, and stay.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import secrets
 from datetime import UTC, datetime
@@ -108,8 +109,11 @@ def attempts(pilot: Path, recipe: str, seed: int) -> list[Path]:
         recipe: The recipe in normal form.
         seed: The seed.
     """
-    found = {}
-    for path in (pilot / "runs" / slug(recipe) / str(seed)).glob("attempt-*"):
-        if (match := _ATTEMPT.fullmatch(path.name)) and path.is_dir():
-            found[int(match[1])] = path
-    return [found[number] for number in sorted(found)]
+    folder = pilot / "runs" / slug(recipe) / str(seed)
+    try:
+        names = os.listdir(folder)  # a fifth of the time that glob takes; asked for every run
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    matches = [match for name in names if (match := _ATTEMPT.fullmatch(name))]
+    paths = [folder / match[0] for match in sorted(matches, key=lambda match: int(match[1]))]
+    return [path for path in paths if path.is_dir()]

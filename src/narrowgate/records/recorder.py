@@ -18,8 +18,9 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from narrowgate.errors import RunError
 from narrowgate.records import layout
@@ -40,11 +41,15 @@ _LOAD_INTERVAL_S = 10.0
 _OWNER = ".owner"
 
 
-class Measures(Protocol):
-    """What the engine measures for a result."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measures:
+    """What the engine measures for a result; see `Result`."""
 
-    def __call__(self) -> tuple[str, int, int, Mapping[str, int]]:
-        """Give the device's kind, the peak and the base in bytes, and the bytes by kind."""
+    device: str = "none"
+    peak_bytes: int = 0
+    base_bytes: int = 0
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    took_effect: bool = True
 
 
 class Recorder:
@@ -61,7 +66,7 @@ class Recorder:
     def __init__(self, folder: Path, request: Request) -> None:
         self.folder = folder
         self.request = request
-        self.measures: Measures | None = None
+        self.measure: Callable[[], Measures] = Measures
         self.is_finished = False
         self._process = os.getpid()
         self._queue: queue.SimpleQueue[Callable[[], Mapping[str, Any]]] = queue.SimpleQueue()
@@ -183,17 +188,18 @@ class Recorder:
                 hint="call ng.result once, at the end; ng.log(step=..., ...) takes what comes "
                 "before",
             )
-        kind, peak, base, kinds = self.measures() if self.measures else ("none", 0, 0, {})
+        measures = self.measure()
         self.close()
         found = Result(
             metrics=metrics,
             slices=slices,
             seconds=self.now_s,
-            device=kind,
-            peak_bytes=peak,
-            base_bytes=base,
-            kinds=kinds,
+            device=measures.device,
+            peak_bytes=measures.peak_bytes,
+            base_bytes=measures.base_bytes,
+            kinds=measures.kinds,
             code=code_hash(Path.cwd()),
+            took_effect=measures.took_effect,
         )
         if self._trouble is not None:
             raise RunError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal
 
@@ -83,14 +84,15 @@ class Steps:
     Attributes:
         t: Seconds since the run began, when the step was called.
         step: Number of the step, as its optimizer counts: skipped ones count.
-        optimizer: Number of the optimizer, in the order of prepare().
+        optimizer: Number of the optimizer, in the order of prepare(); 0 for the first.
         loss: Sum, in FP64, of the losses given to backward since the last step; NaN if none was.
         applied: Whether the step was applied.
         reason: Why not; or what happened to it.
         loss_scale: The loss scale.
         grad_norm: Norm of the true gradients before clipping; NaN if it was not taken.
         culprit: The parameter nearest the loss with a non-finite gradient, or None.
-        data: Checksum of what the models were given for this step; None if it was not taken.
+        data: Checksum of what the models were given for this step: of whole numbers if there are
+            any, else of FP32 and FP64 ones; None if it was not taken.
     """
 
     t: tuple[float, ...] = ()
@@ -149,13 +151,15 @@ class Result:
         slices: The numbers of each slice by name.
         seconds: Seconds from the first prepare() or log to the result.
         device: Kind of device: ``cpu``, ``cuda``.
-        peak_bytes: On a GPU the allocator's peak, on a CPU the largest resident size less
-            ``base_bytes``.
+        peak_bytes: Since the first prepare(): on a GPU the allocator's peak, on a CPU the largest
+            resident size less ``base_bytes``. 0 if it is not known.
         base_bytes: Resident size when prepare() was called, less the model's parameters and
             buffers: the interpreter, the libraries, the data that was loaded by then. 0 on a GPU.
         kinds: Bytes held from step to step by kind: ``parameters``, ``remainders``, ``gradients``,
             ``states``, ``buffers``. Empty if prepare() was not called.
         code: SHA-256 over the Python files that were loaded from below the working directory.
+        took_effect: False if the recipe cannot have had an effect: its parameters are FP32, and no
+            training forward of a prepared model was entered.
     """
 
     metrics: Mapping[str, float]
@@ -166,6 +170,7 @@ class Result:
     base_bytes: int
     kinds: Mapping[str, int]
     code: str
+    took_effect: bool = True
 
     def to_json(self) -> dict[str, Any]:
         """Give the object for result.json, without its schema."""
@@ -194,6 +199,7 @@ class Result:
                 base_bytes=int(data["base_bytes"]),
                 kinds={k: int(v) for k, v in data["kinds"].items()},
                 code=str(data["code"]),
+                took_effect=bool(data["took_effect"]),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise RunError(f"this is no result: {error}") from error
@@ -216,6 +222,21 @@ class Ending:
     def to_json(self) -> dict[str, Any]:
         """Give the object for exit.json, without its schema."""
         return {"how": self.how, "code": self.code, "seconds": self.seconds}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Ending:
+        """Read what `to_json` gave.
+
+        Args:
+            data: The object.
+
+        Raises:
+            RunError: Something is missing.
+        """
+        try:
+            return cls(how=data["how"], code=data["code"], seconds=number(data["seconds"]))
+        except KeyError as error:
+            raise RunError(f"exit.json lacks {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,21 +299,28 @@ def load_run(folder: Path) -> Run:
     )
     lines, faults = read_lines(folder / layout.EVENTS)
     steps, logs, load = _events(lines, faults)
+    plan_hash, first = (None, None) if plan is None else _plan(plan, folder / layout.PLAN)
     return Run(
         folder=folder,
         request=request,
         environment={k: v for k, v in (environment or {}).items() if k != "schema"},
-        plan_hash=None if plan is None else str(plan["hash"]),
-        plan=None if plan is None else str(plan["plans"][0]),
+        plan_hash=plan_hash,
+        plan=first,
         steps=steps,
         logs=logs,
         load=load,
         result=None if result is None else Result.from_json(result),
-        ending=None
-        if ending is None
-        else Ending(how=ending["how"], code=ending["code"], seconds=number(ending["seconds"])),
+        ending=None if ending is None else Ending.from_json(ending),
         faults=tuple(faults),
     )
+
+
+def _plan(data: Mapping[str, Any], path: Path) -> tuple[str, str]:
+    """Give the hash of all plans, and the first plan."""
+    try:
+        return str(data["hash"]), str(data["plans"][0])
+    except (KeyError, TypeError, IndexError) as error:
+        raise RunError(f"{path} holds no plan: {error!r}") from error
 
 
 def load_last_attempt(pilot: Path, recipe: str, seed: int) -> Run | None:
@@ -313,6 +341,36 @@ def load_last_attempt(pilot: Path, recipe: str, seed: int) -> Run | None:
     return load_run(folders[-1]) if folders else None
 
 
+_columns = itemgetter(*Steps.__slots__)
+#: What nearly every step's line holds, up to its reason; only others are converted one by one.
+_USUAL = (float, int, int, float, bool, str, float, float)
+
+
+def _as_usual(
+    t: Any,
+    step: Any,
+    optimizer: Any,
+    loss: Any,
+    applied: Any,
+    reason: Any,
+    loss_scale: Any,
+    grad_norm: Any,
+    *rest: Any,
+) -> tuple[Any, ...]:
+    """Convert what one step's line holds to the types of the columns."""
+    return (
+        number(t),
+        int(step),
+        int(optimizer),
+        math.nan if loss is None else number(loss),
+        bool(applied),
+        str(reason),
+        number(loss_scale),
+        number(grad_norm),
+        *rest,
+    )
+
+
 def _events(
     lines: Sequence[Mapping[str, Any]], faults: list[str]
 ) -> tuple[Steps, tuple[LogLine, ...], tuple[Load, ...]]:
@@ -324,21 +382,10 @@ def _events(
         try:
             kind = line["kind"]
             if kind == "step":
-                # In the order of the columns.
-                rows.append(
-                    (
-                        number(line["t"]),
-                        int(line["step"]),
-                        int(line["optimizer"]),
-                        math.nan if line["loss"] is None else number(line["loss"]),
-                        bool(line["applied"]),
-                        str(line["reason"]),
-                        number(line["loss_scale"]),
-                        number(line["grad_norm"]),
-                        line["culprit"],
-                        line["data"],
-                    )
-                )
+                row = _columns(line)
+                if tuple(map(type, row[:8])) != _USUAL:
+                    row = _as_usual(*row)
+                rows.append(row)
             elif kind == "log":
                 values = {str(k): number(v) for k, v in line["values"].items()}
                 step = None if line["step"] is None else number(line["step"])
@@ -350,8 +397,8 @@ def _events(
                 faults.append(f"events.jsonl: {line['text']}")
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             faults.append(f"events.jsonl: a line was left out: {type(error).__name__}: {error}")
-    return (
-        Steps(**dict(zip(Steps.__slots__, zip(*rows, strict=True), strict=True) if rows else ())),
-        tuple(logs),
-        tuple(load),
-    )
+    columns = dict(zip(Steps.__slots__, zip(*rows, strict=True), strict=True)) if rows else {}
+    if rows:
+        least = min(columns["optimizer"])  # models of before the run may have taken numbers
+        columns["optimizer"] = tuple(number - least for number in columns["optimizer"])
+    return Steps(**columns), tuple(logs), tuple(load)

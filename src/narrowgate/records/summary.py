@@ -33,7 +33,8 @@ class Summary:
         cores: CPU time over wall time: cores kept busy on average; NaN if unknown.
         data: SHA-256 of the checksums of what the models were given, step by step; None if none
             was taken.
-        curve: SHA-256 of all losses and results, bit for bit: equal for two runs that did the same.
+        curve: SHA-256 of losses, gradient norms, data checksums and results, bit for bit: equal for
+            two runs that did the same.
     """
 
     num_steps: int
@@ -123,7 +124,7 @@ def summarise(run: Run) -> Summary:
         waited_share=waited / (waited + cpu) if waited + cpu > 0 else math.nan,
         cores=cpu / wall if wall > 0 else math.nan,
         data=_digest(run.steps.data) if taken else None,
-        curve=_digest((run.steps.loss, result)),
+        curve=_digest((run.steps.loss, run.steps.grad_norm, run.steps.data, result)),
     )
 
 

@@ -66,12 +66,21 @@ def value_axis(values: Sequence[float], title: str) -> dict[str, Any]:
 
     Args:
         values: All values that are drawn.
-        title: What they are.
+        title: What they are, as plotly shall read it.
     """
     finite = [value for value in values if math.isfinite(value)]
-    if finite and min(finite) > 0 and max(finite) / min(finite) > _LOG_ABOVE:
-        return {"title": {"text": f"{title}, log scale"}, "type": "log"}
-    return {"title": {"text": title}}
+    if not finite or min(finite) <= 0 or max(finite) / min(finite) <= _LOG_ABOVE:
+        return {"title": {"text": title}}
+    low, high = math.floor(math.log10(min(finite))), math.ceil(math.log10(max(finite)))
+    digits = (1, 2, 5) if high - low <= 3 else (1,)
+    every = 1 + (high - low) // 8
+    ticks = [digit * 10.0**power for power in range(low, high + 1, every) for digit in digits]
+    return {
+        "title": {"text": f"{title}, log scale"},
+        "type": "log",
+        "tickvals": ticks,
+        "ticktext": [format_number(tick, 2) for tick in ticks],
+    }
 
 
 def loss_scale_figure(
@@ -220,6 +229,6 @@ def values_figure(
         caption=caption.strip(),
         height=320,
         traces=traces,
-        layout=layout(step_axis(), value_axis(drawn, title), 320),
+        layout=layout(step_axis(), value_axis(drawn, plotly_text(title)), 320),
         legend=legend,
     )

@@ -113,6 +113,8 @@ _AXIS = {
     "linecolor": "var(--axis)",
     "tickcolor": "var(--axis)",
     "zeroline": False,
+    # Not 20µ and 3B, which plotly writes by default.
+    "exponentformat": "power",
     "automargin": True,
 }
 

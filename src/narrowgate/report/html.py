@@ -29,15 +29,18 @@ if TYPE_CHECKING:
 
 __all__ = ["plotly_script", "render", "write_page"]
 
+#: Where plotly's 5 MB go after the rendering, which would copy them again and again. No string
+#: holds it: `printable` escapes it, and so does JSON.
+_PLACE = "\x00"
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
 @functools.cache
-def plotly_script() -> str:
+def plotly_script() -> bytes:
     """Read plotly.js out of the installed plotly package, which is not imported for that.
 
     Returns:
-        The script, with nothing in it that would end a script block.
+        The script in UTF-8, with nothing in it that would end a script block.
 
     Raises:
         RunError: The package has no such file.
@@ -54,14 +57,13 @@ def plotly_script() -> str:
     return _script(found)
 
 
-def _script(path: Path) -> str:
-    # Read with universal newlines: a browser turns \r\n into \n before it takes the hash, too.
-    return path.read_text(encoding="utf-8").replace("</script", "<\\/script")
+def _script(path: Path) -> bytes:
+    # A browser turns \r\n into \n before it takes the hash.
+    return path.read_bytes().replace(b"\r\n", b"\n").replace(b"</script", b"<\\/script")
 
 
-def _hash(script: str) -> str:
-    digest = hashlib.sha256(script.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
+def _hash(script: bytes) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script).digest()).decode()}'"
 
 
 def _moment(time: str) -> str:
@@ -69,24 +71,21 @@ def _moment(time: str) -> str:
     return f"{time[:10]} {time[11:16]} UTC" if "T" in time[:11] else time
 
 
-def _finalize(value: object) -> object:
-    """Show in every string what could not be seen; None is a bug of a template, not an empty."""
-    from markupsafe import Markup
-
-    if isinstance(value, str) and not isinstance(value, Markup):
-        return printable(value)
-    return value
-
-
 @functools.cache
 def _environment() -> jinja2.Environment:
     import jinja2
+    from markupsafe import Markup
+
+    def finalize(value: object) -> object:
+        # What is Markup was escaped, or is ours; every other string shows what cannot be seen.
+        is_theirs = isinstance(value, str) and not isinstance(value, Markup)
+        return printable(str(value)) if is_theirs else value
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=_finalize,
+        finalize=finalize,
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -100,7 +99,7 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def render(template: str, figures: Sequence[Figure], **context: object) -> str:
+def render(template: str, figures: Sequence[Figure], **context: object) -> bytes:
     """Render a page.
 
     Args:
@@ -109,35 +108,37 @@ def render(template: str, figures: Sequence[Figure], **context: object) -> str:
         context: What the template uses.
 
     Returns:
-        The page. The scripts and the style sheet are in it.
+        The page in UTF-8. The scripts and the style sheet are in it.
     """
     from markupsafe import Markup
 
-    plotly = plotly_script() if figures else ""
+    plotly = plotly_script() if figures else b""
     script = _script(_TEMPLATES / "page.js")
     style = (_TEMPLATES / "page.css").read_text(encoding="utf-8")
     # The scripts, the style sheet and the JSON are ours or made safe; all else is escaped.
-    return (
+    text = (
         _environment()
         .get_template(template)
         .render(
-            plotly=Markup(plotly),
-            script=Markup(script),
+            plotly=Markup(_PLACE) if figures else "",
+            script=Markup(script.decode()),
             style=Markup(style),
             figures_json=Markup(script_json([figure.to_json() for figure in figures])),
-            script_hashes=Markup(" ".join(_hash(text) for text in (plotly, script) if text)),
+            script_hashes=Markup(" ".join(_hash(code) for code in (plotly, script) if code)),
             version=narrowgate.__version__,
             **context,
         )
     )
+    before, place, after = text.partition(_PLACE)
+    return before.encode() + (plotly if place else b"") + after.encode()
 
 
-def write_page(path: Path, text: str) -> Path:
+def write_page(path: Path, page: bytes) -> Path:
     """Write a page beside its place and rename it there.
 
     Args:
         path: Where it belongs.
-        text: The page.
+        page: The page.
 
     Returns:
         The path.
@@ -147,7 +148,7 @@ def write_page(path: Path, text: str) -> Path:
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        beside.write_text(text, encoding="utf-8")
+        beside.write_bytes(page)
         beside.replace(path)
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -62,7 +62,7 @@ def write_report(
         "slices": slice_figures(verdict, series),
     }
     alphas = {g.alpha for c in verdict.candidates for g in c.gates if g.alpha == g.alpha}
-    text = render(
+    page = render(
         "pilot.html.j2",
         [figure for group in figures.values() for figure in group],
         verdict=verdict,
@@ -90,7 +90,7 @@ def write_report(
         head=head,
         num_entries=len(entries),
     )
-    return write_page(folder / layout.REPORT, text)
+    return write_page(folder / layout.REPORT, page)
 
 
 def _one(figure: Figure | None) -> list[Figure]:

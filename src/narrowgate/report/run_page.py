@@ -43,7 +43,7 @@ def write_run_page(run: Run) -> Path:
     result = run.result
     slices = {} if result is None else result.slices
     names = dict.fromkeys(name for values in slices.values() for name in values)
-    text = render(
+    page = render(
         "run.html.j2",
         figures,
         run=run,
@@ -58,7 +58,7 @@ def write_run_page(run: Run) -> Path:
         plan=plan_table(recipe, [run]),
         facts=facts({key: run}),
     )
-    return write_page(run.folder / layout.REPORT, text)
+    return write_page(run.folder / layout.REPORT, page)
 
 
 def _figures(run: Run, key: tuple[str, int]) -> list[Figure]:

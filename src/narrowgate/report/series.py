@@ -8,7 +8,6 @@ numbers stopped being finite is told apart from where it ended.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -124,6 +123,9 @@ def smooth(values: Sequence[float], window: int) -> list[float]:
         Sums are built up from both ends of blocks as long as the window, never by taking away what
         left it: a spike of 1e30 leaves no residue in the means after it.
     """
+    if all(map(math.isfinite, values)):
+        sums = _window_sums(values, window)
+        return [total / min(place, window) for place, total in enumerate(sums, start=1)]
     finite = [value if math.isfinite(value) else 0.0 for value in values]
     counted = [1.0 if math.isfinite(value) else 0.0 for value in values]
     sums, counts = _window_sums(finite, window), _window_sums(counted, window)
@@ -156,12 +158,20 @@ def spread(curves: Sequence[Mapping[int, float]]) -> Spread:
     Args:
         curves: Value by step; a seed that ended early lacks the later steps.
     """
-    steps = tuple(sorted({step for curve in curves for step in curve}))
+    found: dict[int, list[float]] = {}
+    for curve in curves:
+        for step, value in curve.items():
+            values = found.setdefault(step, [])
+            if math.isfinite(value):
+                values.append(value)
+    steps = tuple(sorted(found))
     columns: list[tuple[float, float, float]] = []
     for step in steps:
-        values = [curve[step] for curve in curves if step in curve and math.isfinite(curve[step])]
+        values = sorted(found[step])
         if values:
-            columns.append((statistics.median(values), min(values), max(values)))
+            half = len(values) // 2
+            middle = values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2
+            columns.append((middle, values[0], values[-1]))
         else:
             columns.append((math.nan, math.nan, math.nan))
     median, low, high = zip(*columns, strict=True) if columns else ((), (), ())
