@@ -41,10 +41,10 @@ def test_no_kernel_leaves_its_buffers(tmp_path: Path, body: str) -> None:
     sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-g"]
     flags = ["-std=c++17", "-O2", "-ftree-vectorize", "-fopenmp", "-ffp-contract=off"]
     flags += ["-fno-math-errno", "-fno-trapping-math", *sanitize, *FLAGS[body]]
-    sources = [str(path) for path in sorted(OPS.glob("*/kernel.cpp"))]
+    flags += [f"-DNARROWGATE_BODY={body}", f"-I{OPS}"]
+    sources = [str(path) for path in (DRIVER, *sorted(OPS.glob("*/kernel.cpp")))]
     built = subprocess.run(
-        [COMPILER, *flags, f"-DNARROWGATE_BODY={body}", f"-I{OPS}", str(DRIVER), *sources]
-        + ["-o", str(program)],
+        [COMPILER, *flags, *sources, "-o", str(program)],
         capture_output=True,
         text=True,
         check=False,

@@ -91,7 +91,7 @@ def _is_cut(path: Path) -> bool:
     if len(head) < 64 or not head.startswith(b"\x7fELF\x02"):
         return False
     table, entry_bytes, entries = struct.unpack_from("<40xQ10xHH", head)
-    return path.stat().st_size < table + entry_bytes * entries
+    return bool(path.stat().st_size < table + entry_bytes * entries)
 
 
 def load(folders: Sequence[str]) -> Loaded:
@@ -130,9 +130,7 @@ def load(folders: Sequence[str]) -> Loaded:
         why = "built without OpenMP: one thread"
     elif same_openmp(library) is False:
         why = "another OpenMP runtime than torch's: two teams of threads share the cores"
-    return Loaded(
-        library=library, bodies=tuple(can.split()), others=tuple(cannot.split()), why=why
-    )
+    return Loaded(library=library, bodies=tuple(can.split()), others=tuple(cannot.split()), why=why)
 
 
 def same_openmp(library: ctypes.CDLL) -> bool | None:
@@ -141,11 +139,13 @@ def same_openmp(library: ctypes.CDLL) -> bool | None:
     path = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     if not path.is_file():
         return None
-    symbols = [getattr(lib, "omp_get_max_threads", None) for lib in (library, ctypes.CDLL(path))]
-    if None in symbols:
-        return None
-    ours, theirs = (ctypes.cast(symbol, ctypes.c_void_p).value for symbol in symbols)
-    return ours == theirs
+    found = []
+    for searched in (library, ctypes.CDLL(str(path))):
+        symbol: Any = getattr(searched, "omp_get_max_threads", None)
+        if symbol is None:
+            return None
+        found.append(ctypes.cast(symbol, ctypes.c_void_p).value)
+    return found[0] == found[1]
 
 
 loaded = load(__path__)

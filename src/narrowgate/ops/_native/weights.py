@@ -66,9 +66,7 @@ class Call:
         grad_mult: Tensor,
         maximize: bool,
     ) -> None:
-        self._grads = [
-            in_layout_of(grad, param) for grad, param in zip(grads, params, strict=True)
-        ]
+        self._grads = [in_layout_of(grad, param) for grad, param in zip(grads, params, strict=True)]
         self.saturated = torch.zeros(len(params), dtype=torch.int64)
         self._arrays = [
             _native.sizes(params),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from array import array
 
 import torch
 from torch import Tensor
@@ -64,7 +65,7 @@ def adamw_step(
     # In FP32, as in the definition, where a count of 2^24 stays as it is.
     counts: list[float] = torch.stack(steps).add_(1).tolist()
     known = {t: correction(t, lr, beta1, beta2) for t in set(counts)}
-    arrays = [
+    arrays: list[array[int] | array[float]] = [
         _native.addresses(exp_avgs),
         _native.addresses(exp_avg_sqs),
         _native.addresses(steps),

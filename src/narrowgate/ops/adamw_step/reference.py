@@ -49,9 +49,7 @@ class Correction(NamedTuple):
 
 def correction(t: float, lr: float, beta1: float, beta2: float) -> Correction:
     """Compute the bias corrections of step t."""
-    return Correction(
-        root=float32(math.sqrt(1.0 - beta2**t)), size=float32(lr / (1.0 - beta1**t))
-    )
+    return Correction(root=float32(math.sqrt(1.0 - beta2**t)), size=float32(lr / (1.0 - beta1**t)))
 
 
 def _of_step(

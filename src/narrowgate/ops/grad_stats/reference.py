@@ -5,11 +5,11 @@ fp32, bf16 or fp16 value has at most 48 significant bits and lies between 2^-298
 is exact in float64 and never overflows.
 
 The order of the sum is fixed, so that every version gives the same bits on any number of threads:
-in memory order, filled up with zeros to a multiple of 1,024, each 1,024 squares are one sum, found by
-adding the upper half to the lower until one is left; then 1,024 sums are one in the same way, until
-one is left. Each square passes d = 10 * ceil(log1024 n) additions. All terms are non-negative: the
-sum is within (1 + 2^-53)^d - 1 of exact, the norm within half of that. For n <= 2^40: d <= 40, and
-the norm is within 2.3e-15.
+in memory order, filled up with zeros to a multiple of 1,024, each 1,024 squares become one sum, by
+adding the upper half to the lower until one is left; then 1,024 sums become one in the same way,
+until one is left. Each square passes d = 10 * ceil(log1024 n) additions. All terms are
+non-negative: the sum is within (1 + 2^-53)^d - 1 of exact, the norm within half of that. For
+n <= 2^40: d <= 40, and the norm is within 2.3e-15.
 """
 
 from __future__ import annotations
