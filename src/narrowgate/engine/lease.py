@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from narrowgate import ops
 from narrowgate.engine import cpu
 from narrowgate.engine.describe import FORMAT_OF
 
@@ -47,6 +48,8 @@ def take(session: Session) -> None:
         "ng.restore() undoes it",
         products,
     )
+    if why := ops.why_plain():
+        _log.warning("narrowgate: steps run in plain torch, the same bits but slower: %s", why)
 
 
 def give_back(session: Session) -> None:

@@ -6,7 +6,7 @@ plain torch serves everywhere; a faster version may only override it, bit for bi
 """
 
 from narrowgate.ops._checks import is_dense
-from narrowgate.ops._library import OpStatus, status
+from narrowgate.ops._library import OpStatus, status, why_plain
 from narrowgate.ops._limits import largest_master
 from narrowgate.ops.adamw_step import adamw_step
 from narrowgate.ops.grad_stats import grad_stats
@@ -26,4 +26,5 @@ __all__ = [
     "sgd_step",
     "split_master",
     "status",
+    "why_plain",
 ]

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from narrowgate.ops import _native
 
-__all__ = ["NAMESPACE", "OpStatus", "Result", "define", "override", "status"]
+__all__ = ["NAMESPACE", "OpStatus", "Result", "define", "override", "status", "why_plain"]
 
 NAMESPACE = "narrowgate"
 
@@ -109,6 +109,11 @@ def status() -> list[OpStatus]:
             why = _native.loaded.why or "no kernel of its own"
             found.append(OpStatus(op=name, device="any", version=_native.PLAIN, why=why))
     return found
+
+
+def why_plain() -> str:
+    """Say why no C++ kernel serves the CPU; the empty string if kernels do."""
+    return "" if _OVERRIDDEN else _native.loaded.why
 
 
 def _why_native() -> str:
