@@ -33,11 +33,11 @@ def render_seconds(seconds: float) -> str:
         seconds: The time; NaN if it is not known.
 
     Example:
-        >>> [render_seconds(s) for s in (4.24, 90, 3700, 90_000)]
-        ['4.2 s', '2 min', '1 h 2 min', '25 h 0 min']
+        >>> [render_seconds(s) for s in (4.24, 90, 3700, 90_000, math.nan)]
+        ['4.2 s', '2 min', '1 h 2 min', '25 h 0 min', 'an unknown time']
     """
     if math.isnan(seconds):
-        return "unknown"
+        return "an unknown time"
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes = math.ceil(seconds / 60)
@@ -83,6 +83,8 @@ class Lines(Silent):
         width = len(str(row.total))
         left = f", about {render_seconds(row.left_s)} to go" if row.left_s > 0 else ""
         what = f"in {render_seconds(row.seconds)}"
+        if math.isnan(row.seconds):
+            what += ": its end was seen late"
         if not row.is_done:
             what = f"{row.why} after {render_seconds(row.seconds)}; see {row.folder}"
         self.say(
