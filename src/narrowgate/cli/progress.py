@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
+from narrowgate.cli.console import shown
 from narrowgate.pilot.observe import Row, Silent
 from narrowgate.pilot.schedule import Task
 from narrowgate.pilot.tail import last_step
@@ -62,12 +63,12 @@ class Lines(Silent):
         pass
 
     def say(self, text: str) -> None:
-        """Print a line; nothing in it is read as markup.
+        """Print a line; nothing in it is read as markup, or steers a terminal.
 
         Args:
             text: The line.
         """
-        self.console.print(Text(text))
+        self.console.print(Text(shown(text)))
 
     def began(self, folder: Path, num_done: int, total: int) -> None:
         """Say where the pilot lies and how much there is to do."""
