@@ -8,7 +8,9 @@ import sys
 import pytest
 
 from narrowgate import cli
+from narrowgate.pilot.begin import write_limits
 from narrowgate.pilot.conclude import verdict_body
+from narrowgate.pilot.folder import read_pilot
 from narrowgate.pilot.judge import judge
 from narrowgate.pilot.ledger import Ledger
 from narrowgate.records import layout
@@ -24,7 +26,7 @@ def concluded(root, *, name=made.NAME, add=0.0):
     made.runs(folder, "fp32")
     made.runs(folder, "bf16", add=add)
     ledger = Ledger(root / layout.ROOT / layout.LEDGER)
-    ledger.append("pilot", name, {"candidates": ["bf16"], "baseline": "fp32", "seeds": [0, 1]})
+    write_limits(ledger, folder, read_pilot(folder))
     verdict = judge(folder)
     write_json(folder / layout.VERDICT, verdict.to_json())
     for candidate in verdict.candidates:
@@ -119,7 +121,7 @@ def test_the_ledger_shows_who_decided_what_and_what_lapsed(here, capsys):
     assert cli.main(["ledger"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert "20261201T180322-1f2e3d4c: bf16 against fp32, 2 seeds" in out
+    assert "20261201T180322-1f2e3d4c: bf16 against fp32, 5 seeds" in out
     assert f"by Ada: {reason}" in out
     assert "lapsed" not in out
     assert f"3 entries, the chain is whole; head {ledger.head}" in out

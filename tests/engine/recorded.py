@@ -34,3 +34,8 @@ def ended(folder: Path) -> Run:
     ng.result(val_loss=1.0)
     script.close()
     return load_run(folder)
+
+
+def given(run: Run) -> list[tuple[int | None, int | None]]:
+    """The checksums of whole numbers and of floats, step by step."""
+    return list(zip(run.steps.data, run.steps.floats, strict=True))

@@ -95,7 +95,7 @@ with (run / "events.jsonl").open("a") as events:
             data += 1
         line = {"kind": "step", "t": step * 0.01, "step": step, "optimizer": 0, "loss": loss,
                 "applied": True, "reason": "", "loss_scale": 1.0, "grad_norm": loss,
-                "culprit": None, "data": data}
+                "culprit": None, "data": data, "floats": None}
         events.write(json.dumps(line) + "\\n")
         events.flush()
     if does == "torn":
@@ -113,7 +113,7 @@ if does == "garbage":
 elif does != "no-result":
     leave("result.json", {
         "metrics": metrics, "slices": slices, "seconds": 1.0, "device": "cpu",
-        "peak_bytes": 1000, "base_bytes": 0, "kinds": {}, "code": "c0de", "took_effect": True})
+        "peak_bytes": 1000, "base_bytes": 0, "kinds": {}, "files": {}, "took_effect": True})
 if does == "tidy":
     import shutil
     shutil.rmtree(run)

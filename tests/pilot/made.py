@@ -12,6 +12,7 @@ for tests of thousands of pilots.
 from __future__ import annotations
 
 import functools
+import hashlib
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +37,15 @@ from narrowgate.records.files import SCHEMA, dumps
 
 NAME = "20261201T180322-1f2e3d4c"
 COMMAND = ("python", "train.py", "--seed", "{seed}")
-CODE = "c0de" * 16
+FILE = "c0de" * 16  # hash of the one file that the runs loaded
+
+
+def code_of(file: str = FILE) -> str:
+    """The hash of code that consists of train.py alone."""
+    return hashlib.sha256(dumps([["train.py", file]]).encode()).hexdigest()
+
+
+CODE = code_of()
 ENVIRONMENT = {
     "python": "3.11.7",
     "torch": "2.13.0+cpu",
@@ -104,12 +113,13 @@ def run(
     waited: float = 0.0,
     cores: float = 1.0,
     data=None,
+    floats=None,
     with_data: bool = True,
     plan_hash: str | None = None,
     with_plan: bool = True,
     device: str = "cpu",
     torch: str = "2.13.0+cpu",
-    code: str = CODE,
+    file: str = FILE,
     how: str = "ended",
     exit_code: int | None = 0,
     environment=None,
@@ -159,6 +169,7 @@ def run(
                 "grad_norm": 1.0 + loss,
                 "culprit": None if applied else "head.weight",
                 "data": given if with_data else None,
+                "floats": None if floats is None else floats[step],
             }
         )
     lines.append(_load(max(1.0, step_s * len(losses)), waited, cores))
@@ -173,7 +184,7 @@ def run(
             peak_bytes=peak_bytes,
             base_bytes=50_000_000,
             kinds={"parameters": 400_000, "gradients": 400_000, "states": 800_000},
-            code=code,
+            files={"train.py": file},
         )
         _write(at / layout.RESULT, result.to_json())
     for name in (layout.STDOUT, layout.STDERR):
@@ -256,7 +267,7 @@ def measured(recipe: str, seed: int, metrics, slices=None, **of_summary) -> Meas
         peak_bytes=1_000_000,
         base_bytes=0,
         kinds={},
-        code=CODE,
+        files={"train.py": FILE},
     )
     return Measured(
         seed=seed,

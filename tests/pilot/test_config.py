@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 
 from narrowgate.errors import ConfigError
@@ -261,3 +263,12 @@ def test_names_with_dots_quotes_and_other_scripts_are_kept(load):
     found = load(HEAD + f'[quality."{quoted}"]\nbetter = "lower"\nmargin = 1e-300\n')
     assert found.quality[0].name == name
     assert found.quality[0].margin == 1e-300
+
+
+def test_a_byte_order_mark_is_read_over_and_hashed(load, tmp_path):
+    """Some editors begin every file with one, and nobody sees it."""
+    text = f"\ufeff{WHOLE}".encode()
+    assert load(text) == load(WHOLE)
+    load(text)
+    assert config.config_hash(tmp_path / "narrowgate.toml") == hashlib.sha256(text).hexdigest()
+    refused(load, f"\ufeff\ufeff{WHOLE}".encode())

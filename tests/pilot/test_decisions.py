@@ -7,12 +7,14 @@ import dataclasses
 import pytest
 
 from narrowgate.errors import LedgerError, PilotError, RecipeError
+from narrowgate.pilot.begin import write_limits
 from narrowgate.pilot.conclude import verdict_body
 from narrowgate.pilot.decisions import accept, override, reject, standing
+from narrowgate.pilot.folder import read_pilot
 from narrowgate.pilot.judge import judge
-from narrowgate.pilot.ledger import Ledger, looks_of
+from narrowgate.pilot.ledger import Ledger, check_limits, check_verdict, ledger_of, looks_of
 from narrowgate.records import layout
-from narrowgate.records.files import write_json
+from narrowgate.records.files import read_json, sha256, write_json
 from pilot import made
 
 OWNED = made.MINIMAL + 'owner = "Ada"\n[memory]\nmax_ratio = 0.5\n'
@@ -20,7 +22,8 @@ OWNED = made.MINIMAL + 'owner = "Ada"\n[memory]\nmax_ratio = 0.5\n'
 
 def conclude(folder):
     """Judge a folder and enter the verdict into its ledger, as a pilot does at its end."""
-    ledger = Ledger(folder.parent.parent / layout.LEDGER)
+    ledger = Ledger(ledger_of(folder))
+    write_limits(ledger, folder, read_pilot(folder))
     verdict = judge(folder, looks_of(ledger.entries(), made.COMMAND))
     write_json(folder / layout.VERDICT, verdict.to_json())
     for candidate in verdict.candidates:
@@ -189,6 +192,9 @@ def test_a_look_that_was_edited_is_not_the_ledgers(good):
 def test_without_a_verdict_in_the_ledger_there_is_no_decision(good):
     folder, ledger = good
     ledger.path.unlink()
+    with pytest.raises(PilotError, match="the ledger knows no pilot"):
+        accept(ledger, folder, "bf16", **ADA)
+    write_limits(ledger, folder, read_pilot(folder))
     with pytest.raises(LedgerError, match="holds no verdict on bf16"):
         accept(ledger, folder, "bf16", **ADA)
 
@@ -210,11 +216,13 @@ def later(folder, ledger, **changes):
 
 
 LAPSES = {
-    "plan": ({"plan_hash": "q" * 64}, "lapsed by entry 3: another plan ("),
-    "code": ({"code": "d" * 64}, "lapsed by entry 3: other code (c0dec0de -> dddddddd)"),
-    "torch": ({"torch": "2.14.0"}, "lapsed by entry 3: another torch (2.13.0+cpu -> 2.14.0)"),
-    "device": ({"device": "cuda"}, "lapsed by entry 3: another kind of device (cpu -> cuda)"),
-    "data": ({"data": {"7": "x", "3": "other"}}, "lapsed by entry 3: other data"),
+    "plan": ({"plan_hash": "q" * 64}, "lapsed by entry 4: another plan ("),
+    "code": ({"code": "d" * 64}, f"lapsed by entry 4: other code ({made.CODE[:8]} -> dddddddd)"),
+    "torch": ({"torch": "2.14.0"}, "lapsed by entry 4: another torch (2.13.0+cpu -> 2.14.0)"),
+    "device": ({"device": "cuda"}, "lapsed by entry 4: another kind of device (cpu -> cuda)"),
+    "data": ({"data": {"7": "x", "3": "other"}}, "lapsed by entry 4: other data"),
+    "a later fail": ({"outcome": "fail"}, "failed by entry 4"),
+    "a later look that is not sure": ({"outcome": "inconclusive"}, ""),
     "data of other seeds": ({"data": {"7": "x"}}, ""),
     "nothing": ({}, ""),
     "a run that never began": ({"plan_hash": None, "code": None, "torch": None}, ""),
@@ -228,7 +236,7 @@ def test_an_acceptance_lapses_when_what_was_accepted_changes(name, good):
     folder, ledger = good
     accept(ledger, folder, "bf16", **ADA)
     later(folder, ledger, **changes)
-    end = standing(ledger.entries())[2]
+    end = standing(ledger.entries())[3]
     assert end.startswith(told) if told else end == ""
 
 
@@ -236,10 +244,10 @@ def test_a_verdict_on_another_command_does_not_end_an_acceptance(good, tmp_path)
     folder, ledger = good
     accept(ledger, folder, "bf16", **ADA)
     other = made.pilot(tmp_path / "b", command=("python", "another.py"))
-    made.runs(other, "fp32")
-    made.runs(other, "bf16", code="e" * 64)
+    made.runs(other, "fp32", file="e" * 64)
+    made.runs(other, "bf16", file="e" * 64)
     later(other, ledger)
-    assert standing(ledger.entries()) == {2: ""}
+    assert standing(ledger.entries()) == {3: ""}
 
 
 def test_an_acceptance_ends_with_a_rejection_and_begins_anew(good):
@@ -247,4 +255,46 @@ def test_an_acceptance_ends_with_a_rejection_and_begins_anew(good):
     accept(ledger, folder, "bf16", **ADA)
     reject(ledger, folder, "bf16", by="Grace", reason="it was slow")
     accept(ledger, folder, "bf16", **ADA)
-    assert standing(ledger.entries()) == {2: "rejected by entry 3", 4: ""}
+    assert standing(ledger.entries()) == {3: "rejected by entry 4", 5: ""}
+
+
+@pytest.mark.parametrize("name", ["config_hash", "seeds", "candidates", "command", "baseline"])
+def test_limits_that_were_changed_after_the_pilot_began_are_found(name, good):
+    folder, ledger = good
+    about = read_json(folder / layout.PILOT)
+    if name == "config_hash":
+        config = folder / layout.CONFIG
+        config.write_text(config.read_text().replace("margin = 0.01", "margin = 0.05"))
+        other = sha256(config)
+    else:
+        other = {"seeds": [0, 1, 2], "candidates": ["fp16"], "command": ["x"], "baseline": "tf32"}[
+            name
+        ]
+    write_json(folder / layout.PILOT, {**about, name: other})
+    with pytest.raises(PilotError, match=f"{name} of the pilot {folder.name} was changed"):
+        check_limits(ledger.entries(), folder.name, read_pilot(folder))
+
+
+def test_limits_that_nobody_wrote_down_are_none(good):
+    folder, ledger = good
+    with pytest.raises(PilotError, match="knows no pilot another"):
+        check_limits(ledger.entries(), "another", read_pilot(folder))
+
+
+def test_seeds_that_were_added_are_written_down_again(good):
+    folder, ledger = good
+    about = dataclasses.replace(read_pilot(folder), seeds=tuple(range(8)))
+    with pytest.raises(PilotError, match="seeds of the pilot"):
+        check_limits(ledger.entries(), folder.name, about)
+    write_limits(ledger, folder, about)
+    check_limits(ledger.entries(), folder.name, about)
+
+
+def test_a_verdict_of_which_the_ledger_holds_another_is_found(good):
+    folder, ledger = good
+    verdict = judge(folder)
+    check_verdict(ledger.entries(), verdict)
+    check_verdict((), verdict)
+    changed = dataclasses.replace(verdict, notes=("another",))
+    with pytest.raises(PilotError, match="the ledger holds the verdict"):
+        check_verdict(ledger.entries(), changed)

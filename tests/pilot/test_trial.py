@@ -27,7 +27,8 @@ def folder(tmp_path):
 def test_a_script_that_ignores_its_seed_gets_no_verdict(tmp_path):
     folder = made.pilot(tmp_path)
     for seed in range(5):
-        made.run(folder, "fp32", seed, metrics={"val_loss": 2.0}, losses=[1.0, 0.5 + seed // 3])
+        losses = [1.0, 0.5 + seed // 3]
+        made.run(folder, "fp32", seed, metrics={"val_loss": 2.0}, losses=losses, data=[1, 2])
     with pytest.raises(PilotError, match="with seeds 0 and 1 are equal, bit for bit") as caught:
         judge(folder)
     assert "{seed}" in (caught.value.hint or "")
@@ -94,6 +95,14 @@ INCOMPARABLE = {
         "its runs had different versions of torch: fp32, seed 0",
     ),
     "another device": ({"device": "cuda"}, "its runs had different kinds of device"),
+    "another number of threads": (
+        {"environment": {"threads": 7}},
+        "its runs had different numbers of threads: fp32, seed 0: 2; bf16, seed 3: 7",
+    ),
+    "another device of the kind": (
+        {"environment": {"device_name": "another"}},
+        "its runs had different devices: fp32, seed 0",
+    ),
     "other data": (
         {"data": [*range(3), 99], "losses": [1.0, 2.0, 3.0, 4.0]},
         "bf16, seed 3: from step 4 on its model was given other data than the baseline's",
@@ -155,6 +164,35 @@ def test_data_that_depend_on_the_model_are_not_compared(tmp_path):
     runs(folder, "bf16", data=list(range(40)))
     assert only(judge(folder)).outcome == "pass"
     assert only(judge(folder)).data == {}
+
+
+ORDER, ARANGE = [3, 1, 4, 1], [6, 6, 6, 6]
+
+
+@pytest.mark.parametrize(
+    ("whole", "floats", "told"),
+    [
+        (ORDER, [7, 9, 9, 9], ""),  # a state that is carried on, beside tokens
+        (ARANGE, [7, 9, 9, 9], "from step 2 on"),  # images, beside the places of their patches
+        ([3, 1, 4, 5], [7, 8, 9, 9], "from step 4 on"),
+        (ARANGE, [7, 8, 9, 9], ""),
+    ],
+)
+def test_floats_tell_the_order_where_whole_numbers_do_not(whole, floats, told, tmp_path):
+    folder = made.pilot(tmp_path)
+    same = ARANGE if whole is ARANGE else ORDER
+    for seed in range(5):
+        common = {"metrics": {"val_loss": 1.0}, "losses": [1.0 + seed, 2.0, 3.0, 4.0]}
+        made.run(folder, "fp32", seed, data=same, floats=[7, 8, 9, 9], **common)
+        made.run(folder, "bf16", seed, data=whole, floats=floats, **common)
+    error = only(judge(folder)).error
+    assert told in error if told else error == ""
+
+
+def test_data_that_nobody_could_compare_are_told(folder):
+    runs(folder, "bf16", [3, 4], with_data=False)
+    (note,) = judge(folder).notes
+    assert note.startswith("bf16: that its data are the baseline's was not checked with seeds 3, 4")
 
 
 def test_data_are_compared_where_both_have_them(tmp_path):
@@ -289,8 +327,16 @@ def test_metrics_that_are_not_judged_may_differ_and_are_told(folder):
     assert verdict.outcome == "pass"
 
 
-def test_code_that_was_edited_between_runs_is_told(folder):
-    runs(folder, "bf16", [3, 4], code="e" * 64)
-    verdict = judge(folder)
-    assert verdict.notes == ("bf16: its runs loaded different code; was it edited between them?",)
-    assert only(verdict).code not in (made.CODE, "e" * 64)
+@pytest.mark.parametrize("who", ["bf16", "fp32"])
+def test_runs_of_code_that_was_edited_between_them_are_not_compared(who, folder):
+    runs(folder, who, [3, 4], file="e" * 64)
+    error = only(judge(folder)).error
+    assert error.startswith("train.py was edited between its runs: ")
+    assert "seed 3 loaded another than fp32, seed 0" in error
+
+
+def test_a_file_that_only_some_runs_load_is_no_edit(folder):
+    path = layout.attempt_folder(folder, "bf16", 3, 1) / layout.RESULT
+    result = read_json(path)
+    write_json(path, {**result, "files": {**result["files"], "fallback.py": "e" * 64}})
+    assert only(judge(folder)).outcome == "pass"

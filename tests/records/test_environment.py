@@ -1,15 +1,16 @@
 from __future__ import annotations
 
-import importlib.util
+import hashlib
 import os
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
 
 from narrowgate.records import environment
-from narrowgate.records.environment import code_hash, git_facts, machine_facts, memory_bytes
+from narrowgate.records.environment import code_files, git_facts, machine_facts, memory_bytes
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -64,29 +65,30 @@ def test_without_git_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.Monk
     assert git_facts(tmp_path) == (None, None)
 
 
-def test_the_code_hash_covers_what_was_loaded_from_the_folder(
+def test_code_is_what_was_loaded_from_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load(name: str) -> None:
-        spec = importlib.util.spec_from_file_location(name, tmp_path / f"{name}.py")
-        assert spec is not None
-        module = importlib.util.module_from_spec(spec)
+    def load(name: str, path: Path) -> None:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("x = 1\n")
+        module = types.ModuleType(name)
+        module.__file__ = str(path)
         monkeypatch.setitem(sys.modules, name, module)
 
-    found = [code_hash(tmp_path)]
-    (tmp_path / "model_a.py").write_text("x = 1\n")
-    found.append(code_hash(tmp_path))
-    assert found[0] == found[1]  # there, but not loaded
-    load("model_a")
-    found.append(code_hash(tmp_path))
-    (tmp_path / "model_a.py").write_text("x = 2\n")
-    found.append(code_hash(tmp_path))
-    (tmp_path / "site-packages").mkdir()
-    monkeypatch.setitem(sys.modules, "installed", type(sys)("installed"))
-    sys.modules["installed"].__file__ = str(tmp_path / "site-packages" / "installed.py")
-    found.append(code_hash(tmp_path))
-    assert found[3] == found[4]
-    assert len(set(found)) == 3
+    (tmp_path / "not_loaded.py").write_text("x = 1\n")
+    assert code_files(tmp_path) == {}
+    load("model_b", tmp_path / "b.py")
+    load("model_a", tmp_path / "parts" / "a.py")
+    load("installed", tmp_path / "site-packages" / "installed.py")
+    hashed = hashlib.sha256(b"x = 1\n").hexdigest()
+    assert list(code_files(tmp_path).items()) == [("b.py", hashed), ("parts/a.py", hashed)]
+    (tmp_path / "b.py").unlink()
+    assert code_files(tmp_path)["b.py"] == hashlib.sha256(b"").hexdigest()
+
+
+def test_narrowgates_own_files_are_no_code_of_the_project() -> None:
+    source = Path(environment.__file__).parents[1]
+    assert not any("narrowgate/" in place for place in code_files(source.parent))
 
 
 def test_facts_are_named_and_no_variable_is_among_them(monkeypatch: pytest.MonkeyPatch) -> None:

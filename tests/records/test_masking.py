@@ -18,6 +18,13 @@ HTTPS = "https:" + "//"  # in halves: no file here names a host
         (["authToken=abc"], [f"authToken={MASK}"]),
         (["hub.secret:abc"], [f"hub.secret:{MASK}"]),
         (["--password", "two words"], ["--password", MASK]),
+        (["--api-keys", "abc"], ["--api-keys", MASK]),
+        (["--hftoken", "abc"], ["--hftoken", MASK]),
+        (["--credentials=abc"], [f"--credentials={MASK}"]),
+        (["--auth", "Bearer abc"], ["--auth", MASK]),
+        (["curl", "Authorization: Bearer abc"], ["curl", f"Authorization: {MASK} {MASK}"]),
+        (["X-Header: Basic abc"], [f"X-Header: Basic {MASK}"]),
+        (["--pwd", "abc", "--passphrase", "abc"], ["--pwd", MASK, "--passphrase", MASK]),
         (["--passwd", "-starts-with-a-dash"], ["--passwd", MASK]),
         ([f"{HTTPS}user:abc@host/x"], [f"{HTTPS}user:{MASK}@host/x"]),
         (
@@ -39,7 +46,7 @@ def test_secrets_are_masked(command: list[str], masked: list[str]) -> None:
     [
         ["python", "train.py", "--seed", "{seed}"],
         ["--tokenizer", "gpt2", "--max-tokens", "128", "--num_tokens=9"],
-        ["--monkey", "see", "turkey=7", "--keys", "3"],
+        ["--monkey", "see", "turkey=7", "--author", "me", "--basic", "--bearer"],
         ["--token"],
         ["--token", "--lr", "3"],
         [f"{HTTPS}host:8080/x", "a@b"],

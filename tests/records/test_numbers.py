@@ -77,6 +77,11 @@ def test_what_is_no_real_number_is_refused_by_name(value: object) -> None:
     assert error.value.hint is not None
 
 
+def test_a_whole_number_beyond_fp64_is_refused() -> None:
+    with pytest.raises(RunError, match="val_loss is a whole number of 401 digits"):
+        take("val_loss", 10**400)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_what_was_taken_does_not_follow_a_later_change(dtype: torch.dtype) -> None:
     tensor = torch.tensor(2.0, dtype=dtype)

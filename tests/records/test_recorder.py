@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import hashlib
 import math
 import os
+import sys
 import threading
+import types
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +60,10 @@ def recorder(tmp_path: Path) -> Any:
 
 
 def test_what_is_recorded_is_read_back(recorder: Recorder) -> None:
-    recorder.step(0, [Value(2.0), Value(0.5)], lambda: step(1), [Whole(7), Whole(-2)])
-    recorder.step(1, [], lambda: step(1, applied=False), None)
+    recorder.step(
+        0, [Value(2.0), Value(0.5)], lambda: step(1), data=[Whole(7), Whole(-2)], floats=[Whole(9)]
+    )
+    recorder.step(1, [], lambda: step(1, applied=False), data=[], floats=[])
     recorder.log(3, {"lr": 0.1, "bad": math.nan})
     recorder.log(None, {"x": 1.0})
     recorder.finish({"val_loss": 2.5}, {"json": {"val_loss": math.inf}})
@@ -69,7 +74,7 @@ def test_what_is_recorded_is_read_back(recorder: Recorder) -> None:
     assert (steps.loss[0], math.isnan(steps.loss[1])) == (2.5, True)
     assert (steps.reason, steps.culprit) == (("", "non-finite gradient"), (None, "head.weight"))
     assert (steps.loss_scale, steps.grad_norm) == ((2.0, 2.0), (1.5, math.inf))
-    assert steps.data == (5, None)
+    assert (steps.data, steps.floats) == ((5, None), (9, None))
     assert [(line.step, set(line.values)) for line in run.logs] == [
         (3.0, {"lr", "bad"}),
         (None, {"x"}),
@@ -78,16 +83,17 @@ def test_what_is_recorded_is_read_back(recorder: Recorder) -> None:
     assert run.result is not None
     assert run.result.metrics == {"val_loss": 2.5}
     assert run.result.slices == {"json": {"val_loss": math.inf}}
-    assert len(run.load) == 1  # one at the end at least
-    assert run.load[0].cpu_s > 0
+    first, last = run.load  # one at the begin and one at the end
+    assert 0 < first.cpu_s <= last.cpu_s
+    assert first.waited_s <= last.waited_s
     assert run.is_complete
 
 
 def test_times_are_those_of_the_call_and_never_go_back(recorder: Recorder) -> None:
     before = recorder.now_s
-    recorder.step(0, [], lambda: step(1), None)
+    recorder.step(0, [], lambda: step(1), data=[], floats=[])
     between = recorder.now_s
-    recorder.step(0, [], lambda: step(2), None)
+    recorder.step(0, [], lambda: step(2), data=[], floats=[])
     recorder.close()
     first, second = load_run(recorder.folder).steps.t
     assert before <= first <= between <= second
@@ -110,7 +116,7 @@ def test_nothing_is_read_or_written_in_the_call(
         return real(*arguments)
 
     monkeypatch.setattr("narrowgate.records.recorder.os.open", watched)
-    recorder.step(0, [Value(1.0)], read, None)
+    recorder.step(0, [Value(1.0)], read, data=[], floats=[])
     recorder._stop.wait(0.6)  # not a timing: only lets the thread have its turn
     while not readers:
         recorder._stop.wait(0.1)
@@ -129,12 +135,12 @@ def test_a_full_disk_stops_neither_training_nor_what_waits(
         taken, room[0] = room[0], 0
         return real(file, block[:taken])
 
-    recorder.step(0, [Value(1.0)], lambda: step(1), None)
+    recorder.step(0, [Value(1.0)], lambda: step(1), data=[], floats=[])
     with monkeypatch.context() as patch:
         patch.setattr("narrowgate.records.recorder.os.write", full)
         while recorder._trouble is None:
             recorder._stop.wait(0.1)
-        recorder.step(0, [Value(2.0)], lambda: step(2), None)
+        recorder.step(0, [Value(2.0)], lambda: step(2), data=[], floats=[])
         torn = read_lines(recorder.folder / layout.EVENTS)
     assert torn[1] == []  # the part of a block was cut off again
     recorder.finish({"val_loss": 1.0}, {})
@@ -149,7 +155,7 @@ def test_a_disk_that_stays_full_is_said_at_the_end(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("narrowgate.records.recorder.os.write", full)
-    recorder.step(0, [Value(1.0)], lambda: step(1), None)
+    recorder.step(0, [Value(1.0)], lambda: step(1), data=[], floats=[])
     with pytest.raises(RunError, match=r"events\.jsonl could not be written: No space") as error:
         recorder.finish({"val_loss": 1.0}, {})
     assert error.value.hint is not None
@@ -160,12 +166,40 @@ def test_a_step_that_cannot_be_read_is_a_fault_and_not_the_end(recorder: Recorde
     def broken() -> StepRecord:
         raise RuntimeError("CUDA error: an illegal memory access")
 
-    recorder.step(0, [], broken, None)
-    recorder.step(0, [], lambda: step(2), None)
+    recorder.step(0, [], broken, data=[], floats=[])
+    recorder.step(0, [], lambda: step(2), data=[], floats=[])
     recorder.close()
     run = load_run(recorder.folder)
     assert run.steps.step == (2,)
     assert run.faults == ("events.jsonl: CUDA error: an illegal memory access",)
+
+
+def test_a_checksum_that_cannot_be_read_costs_no_step(recorder: Recorder) -> None:
+    class Meta:
+        def tolist(self) -> int:
+            raise RuntimeError("Cannot copy out of meta tensor; no data!")
+
+    recorder.step(0, [Value(1.0)], lambda: step(1), data=[Whole(1), Meta()], floats=[])
+    recorder.close()
+    steps = load_run(recorder.folder).steps
+    assert (steps.step, steps.loss, steps.data) == ((1,), (1.0,), (None,))
+
+
+def test_the_project_is_where_its_records_lie_whatever_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = tmp_path / "model_code.py"
+    code.write_text("x = 1")
+    module = types.ModuleType("model_code")
+    module.__file__ = str(code)
+    monkeypatch.setitem(sys.modules, "model_code", module)
+    made = Recorder(asked.folder(tmp_path / ".narrowgate" / "a" / "run"), asked.request())
+    monkeypatch.chdir("/")
+    code.write_text("x = 2")  # edited while it runs: what was loaded counts
+    made.finish({"a": 1.0}, {})
+    result = load_run(made.folder).result
+    assert result is not None
+    assert result.files == {"model_code.py": hashlib.sha256(b"x = 1").hexdigest()}
 
 
 def test_a_second_result_is_refused(recorder: Recorder) -> None:
@@ -180,12 +214,12 @@ def test_a_second_result_is_refused(recorder: Recorder) -> None:
 def test_a_launchers_restart_goes_on_in_the_file(tmp_path: Path) -> None:
     folder = asked.folder(tmp_path / "run")
     first = Recorder(folder, asked.request())
-    first.step(0, [], lambda: step(1), None)
+    first.step(0, [], lambda: step(1), data=[], floats=[])
     first.close()
     path = folder / layout.EVENTS
     path.write_text(path.read_text() + '{"kind": "step", "t": 0.')  # killed while writing
     second = Recorder(folder, asked.request())
-    second.step(0, [], lambda: step(2), None)
+    second.step(0, [], lambda: step(2), data=[], floats=[])
     second.close()
     run = load_run(folder)
     assert run.steps.step == (1, 2)

@@ -38,7 +38,7 @@ RESULT = Result(
     peak_bytes=10,
     base_bytes=20,
     kinds={"parameters": 4},
-    code="ab",
+    files={"train.py": "ab"},
 )
 
 
@@ -46,6 +46,7 @@ def line(t: float, optimizer: int = 0, **changes: object) -> dict[str, object]:
     plain = {
         "kind": "step", "t": t, "step": 1, "optimizer": optimizer, "loss": 1.0, "applied": True,
         "reason": "", "loss_scale": 1.0, "grad_norm": 1.0, "culprit": None, "data": 3,
+        "floats": None,
     }  # fmt: skip
     return {**plain, **changes}
 
@@ -69,6 +70,7 @@ def steps_at(*times: float, **columns: tuple[object, ...]) -> Steps:
         "step": tuple(range(1, count + 1)), "optimizer": (0,) * count, "loss": (1.0,) * count,
         "applied": (True,) * count, "reason": ("",) * count, "loss_scale": (1.0,) * count,
         "grad_norm": (1.0,) * count, "culprit": (None,) * count, "data": (3,) * count,
+        "floats": (None,) * count,
     }  # fmt: skip
     return Steps(t=times, **{**plain, **columns})
 
@@ -101,6 +103,12 @@ def test_a_result_comes_back(tmp_path: Path) -> None:
     for wrong in ({"metrics": {}}, {**RESULT.to_json(), "metrics": {"a": "x"}}):
         with pytest.raises(RunError):
             Result.from_json(wrong)
+
+
+def test_code_is_a_hash_over_paths_and_hashes() -> None:
+    text = json.dumps([["a.py", "1"], ["b.py", "2"]])
+    found = replace(RESULT, files={"b.py": "2", "a.py": "1"})
+    assert found.code == hashlib.sha256(text.encode()).hexdigest()
 
 
 @pytest.mark.parametrize(
@@ -201,6 +209,15 @@ def test_times_are_between_steps_of_the_first_optimizer_without_warm_up() -> Non
     assert (summary.median_step_s, summary.num_steps) == (pytest.approx(0.25), 6)
 
 
+def test_the_optimizer_with_the_most_steps_is_timed() -> None:
+    # a first phase, or a part that is updated now and then, is not the training
+    steps = steps_at(0.0, 0.1, 1.0, 2.0, 3.0, optimizer=(0, 0, 1, 1, 1))
+    assert steps.main == 1
+    assert step_times(run_of(steps)) == (1.0,)
+    assert steps_at(0.0, 1.0, optimizer=(1, 0)).main == 0
+    assert Steps().main == 0
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 19, 20, 21])
 def test_a_percentile_is_numpys(count: int) -> None:
     values = tuple(np.random.default_rng(count).normal(size=count).tolist())
@@ -221,6 +238,8 @@ def test_a_summary_counts_skips_and_waiting() -> None:
     assert (summary.num_skipped, summary.peak_bytes, summary.seconds) == (2, 10.0, 1.5)
     assert summary.waited_share == 1.0 / (1.0 + 3.0)
     assert summary.cores == 3.0 / 2.0
+    slept = replace(run, load=(load[0], replace(load[-1], cpu_s=1.25, t=10.5)))
+    assert summarise(slept).waited_share == 1.0 / 10.0  # of wall time, most of which it slept
     ended = replace(run, ending=Ending(how="ended", code=0, seconds=4.0))
     assert summarise(ended).seconds == 4.0
     unknown = tuple(replace(one, waited_s=math.nan) for one in load)

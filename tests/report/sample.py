@@ -153,7 +153,7 @@ def run(recipe: str, seed: int, num_steps: int = 200, **changed) -> Run:
                 "states": 2 * PARAMETERS,
                 "buffers": 16_384,
             },
-            code="c0de" * 16,
+            files={"train.py": "c0de" * 16},
         ),
         "ending": Ending(how="ended", code=0, seconds=steps.t[-1] + 5.0 if steps.t else 5.0),
         "faults": (),

@@ -12,13 +12,14 @@ from typing import cast
 import typer
 
 import narrowgate
-from narrowgate.cli.console import CommandFailed, complain
+from narrowgate.cli.console import CommandFailed, complain, print_lines, tell
 from narrowgate.cli.decide import decide
 from narrowgate.cli.doctor import doctor
 from narrowgate.cli.ledger import ledger
 from narrowgate.cli.pilot import pilot
 from narrowgate.cli.plan import plan
 from narrowgate.cli.report import report
+from narrowgate.cli.streams import kept_going
 from narrowgate.errors import NarrowgateError
 
 __all__ = ["app", "run"]
@@ -36,7 +37,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"narrowgate {narrowgate.__version__}")
+        print_lines(f"narrowgate {narrowgate.__version__}")
         raise typer.Exit
 
 
@@ -53,7 +54,7 @@ def _root(
 ) -> None:
     """Mixed-precision training for PyTorch, with proof."""
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help(), err=True)
+        tell(context.get_help())
         raise typer.Exit(2)
 
 
@@ -66,14 +67,22 @@ app.command()(report)
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command.
+    """Run one command, whatever becomes of what it prints.
 
     Args:
         arguments: The command's name, its arguments and options.
 
     Returns:
-        The exit code.
+        The exit code: what the command came to; 1 where that was to print, and it could not.
     """
+    with kept_going() as output:
+        code = _run(arguments)
+        output.flush()
+    return int(output.is_cut) if code is None else code
+
+
+def _run(arguments: list[str]) -> int | None:
+    """Run one command; give the exit code that it chose, if it chose one."""
     try:
         code = app(arguments, prog_name="narrowgate", standalone_mode=False)
     except _UsageError as error:
@@ -88,4 +97,4 @@ def run(arguments: list[str]) -> int:
         return failure.code
     except (KeyboardInterrupt, typer.Abort):
         return 130
-    return code if isinstance(code, int) else 0
+    return code if isinstance(code, int) else None

@@ -1,7 +1,9 @@
 """Where a command's output goes, and how it asks the torch half.
 
-stdout carries what was asked for and nothing else, so that it can be piped; stderr has the rest.
-rich drops colours when stdout is no terminal or NO_COLOR is set.
+Whatever a command prints goes through here and nowhere else. Names of metrics, reasons in a ledger
+that somebody else committed, and messages that quote them are foreign: what would steer a terminal
+is shown as its escape. stdout carries what was asked for and nothing else, so that it can be piped;
+stderr has the rest. rich drops colours when stdout is no terminal or NO_COLOR is set.
 """
 
 from __future__ import annotations
@@ -15,7 +17,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["CommandFailed", "ask_engine", "complain", "print_json", "print_table"]
+__all__ = [
+    "CommandFailed",
+    "ask_engine",
+    "complain",
+    "one_line",
+    "print_json",
+    "print_lines",
+    "print_table",
+    "shown",
+    "tell",
+]
 
 
 class CommandFailed(Exception):  # noqa: N818 - an outcome that carries its exit code, no error
@@ -30,6 +42,49 @@ class CommandFailed(Exception):  # noqa: N818 - an outcome that carries its exit
         super().__init__(f"exit code {code}")
 
 
+def shown(text: str) -> str:
+    """Show what would steer a terminal, or could not be seen, as its escape.
+
+    Args:
+        text: Any string; newlines and tabs stay.
+    """
+    from narrowgate.report.text import printable  # not at the top: the report's room is large
+
+    return printable(text)
+
+
+def one_line(text: str) -> str:
+    r"""Show a foreign string so that it stays in its line.
+
+    Args:
+        text: Any string.
+
+    Example:
+        >>> one_line("because\nentry 9: accept")
+        'because\\nentry 9: accept'
+    """
+    return shown(text.replace("\r\n", "\n")).replace("\n", "\\n").replace("\t", " ")
+
+
+def print_lines(*lines: str) -> None:
+    """Print on stdout.
+
+    Args:
+        lines: Lines, or texts of several; what is foreign in them is made harmless.
+    """
+    for line in lines:
+        print(shown(line))
+
+
+def tell(text: str) -> None:
+    """Print on stderr.
+
+    Args:
+        text: The text; what is foreign in it is made harmless.
+    """
+    print(shown(text), file=sys.stderr)
+
+
 def complain(message: str, hint: str | None) -> None:
     """Print a mistake and the way out on stderr.
 
@@ -38,7 +93,7 @@ def complain(message: str, hint: str | None) -> None:
         hint: The way out, after a blank line. None prints none.
     """
     lines = [f"error: {message}"] if hint is None else [f"error: {message}", "", f"hint: {hint}"]
-    print("\n".join(lines), file=sys.stderr)
+    tell("\n".join(lines))
 
 
 def print_json(value: object) -> None:
@@ -51,16 +106,16 @@ def print_json(value: object) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print one table on stdout; nothing in a cell is read as markup.
+    """Print one table on stdout; nothing in a cell is read as markup, or steers a terminal.
 
     Args:
         title: What stands above it.
         columns: The heads of the columns.
         rows: One sequence of cells per line. A bool prints as yes or no, None as a dash.
     """
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=Text(shown(title)), title_justify="left", title_style="bold")
     for column in columns:
-        table.add_column(column, overflow="fold")
+        table.add_column(Text(shown(column)), overflow="fold")
     for row in rows:
         table.add_row(*(Text(_cell(value)) for value in row))
     Console().print(table)
@@ -71,7 +126,7 @@ def _cell(value: object) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+    return f"{value:.2f}" if isinstance(value, float) else shown(str(value))
 
 
 def ask_engine(module: str, *arguments: str) -> Mapping[str, object]:

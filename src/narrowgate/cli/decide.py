@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from narrowgate.cli.console import one_line, print_lines
 from narrowgate.errors import LedgerError
 from narrowgate.records import layout
 
@@ -69,5 +70,5 @@ def decide(
     else:
         choose = decisions.accept if act is Act.accept else decisions.reject
         entry = choose(ledger, folder, recipe, by=by, reason=reason)
-    print(f"entry {entry.number}: {entry.kind} {entry.body['recipe']} by {entry.body['by']}")
-    print(f"head {entry.hash}")
+    told = f"{entry.kind} {entry.body['recipe']} by {entry.body['by']}"
+    print_lines(f"entry {entry.number}: {one_line(told)}", f"head {entry.hash}")

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import typer
 
-from narrowgate.cli.console import ask_engine, print_json, print_table
+from narrowgate.cli.console import ask_engine, print_json, print_lines, print_table
 
 __all__ = ["doctor"]
 
@@ -58,7 +58,7 @@ def doctor(
     notes = report["notes"]
     assert isinstance(notes, list)
     for note in notes:
-        print(f"note: {note}")
+        print_lines(f"note: {note}")
 
 
 def _rows(part: object, keys: Sequence[str]) -> list[list[object]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from narrowgate.cli.console import print_table
+from narrowgate.cli.console import one_line, print_lines, print_table
 from narrowgate.records import layout
 
 if TYPE_CHECKING:
@@ -50,15 +50,15 @@ def ledger(
                 entry.time[:16].replace("T", " "),
                 entry.kind,
                 entry.body.get("recipe"),
-                _tell(entry, stands.get(entry.number)),
+                one_line(_tell(entry, stands.get(entry.number))),
             )
             for entry in entries
         ]
         print_table("ledger", ["no.", "UTC", "kind", "recipe", "what"], rows)
     if entries:
-        print(f"{len(entries)} entries, the chain is whole; head {entries[-1].hash}")
+        print_lines(f"{len(entries)} entries, the chain is whole; head {entries[-1].hash}")
     else:
-        print(f"{path} has no entries")
+        print_lines(f"{path} has no entries")
 
 
 def _tell(entry: LedgerEntry, end: str | None) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from narrowgate.cli.console import CommandFailed, complain
+from narrowgate.cli.console import CommandFailed, complain, print_lines
 from narrowgate.errors import PilotError, RunError
 from narrowgate.records import layout
 from narrowgate.records.masking import MASK
@@ -79,6 +79,7 @@ def pilot(
     """
     from narrowgate.cli.progress import make_observer
     from narrowgate.pilot.begin import begin_pilot, locked, resume_pilot
+    from narrowgate.pilot.disk import disk_faults_told
     from narrowgate.pilot.interrupt import Interruptions
     from narrowgate.pilot.runner import run_pilot
     from narrowgate.records.environment import git_facts
@@ -98,7 +99,8 @@ def pilot(
                 begun = begin_pilot(
                     root, config, words or [], seeds=seeds, only=only or [], facts=facts
                 )
-            lock.enter_context(locked(begun.folder))
+            with disk_faults_told(begun.folder):
+                lock.enter_context(locked(begun.folder))
             with make_observer() as observer:
                 stopped = run_pilot(begun, observer, interruptions, max_hours=max_hours)
         if stopped.reason != "done":
@@ -160,13 +162,15 @@ def _conclude(begun: Pilot) -> Outcome | None:
     runs: dict[tuple[str, int], Run] = {}
     verdict = conclude(begun, runs)
     entries = Ledger(begun.ledger).entries()
-    print_verdict(verdict)
+    page = None
     try:
         page = write_report(begun.folder, verdict, runs, entries, entries[-1].hash)
-        print(f"report: {_short(page)}")
     except RunError as error:
         complain(f"no page: {error.message}", error.hint)
-    print(f"ledger: {entries[-1].hash}")
+    print_verdict(verdict)
+    if page is not None:
+        print_lines(f"report: {_short(page)}")
+    print_lines(f"ledger: {entries[-1].hash}")
     return verdict.outcome
 
 

@@ -10,7 +10,7 @@ import json
 
 import typer
 
-from narrowgate.cli.console import ask_engine, print_json
+from narrowgate.cli.console import ask_engine, print_json, print_lines
 from narrowgate.plan import ModelInfo, diff, parse, resolve
 
 __all__ = ["plan"]
@@ -31,11 +31,11 @@ def plan(
     model = ModelInfo.from_json(json.dumps(ask_engine("describe", factory)))
     old = resolve(model, wish)
     if other is None:
-        print(old.to_json() if as_json else old.render())
+        print_lines(old.to_json() if as_json else old.render())
         return
     new = resolve(model, other)
     lines = diff(old, new)
     if as_json:
         print_json({"schema": 1, "old": old.hash, "new": new.hash, "differences": lines})
     else:
-        print("\n".join(lines) if lines else "no difference")
+        print_lines(*(lines or ["no difference"]))

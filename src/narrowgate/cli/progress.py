@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
+from narrowgate.cli.console import shown
 from narrowgate.pilot.observe import Row, Silent
 from narrowgate.pilot.schedule import Task
 from narrowgate.pilot.tail import last_step
@@ -33,11 +34,11 @@ def render_seconds(seconds: float) -> str:
         seconds: The time; NaN if it is not known.
 
     Example:
-        >>> [render_seconds(s) for s in (4.24, 90, 3700, 90_000)]
-        ['4.2 s', '2 min', '1 h 2 min', '25 h 0 min']
+        >>> [render_seconds(s) for s in (4.24, 90, 3700, 90_000, math.nan)]
+        ['4.2 s', '2 min', '1 h 2 min', '25 h 0 min', 'an unknown time']
     """
     if math.isnan(seconds):
-        return "unknown"
+        return "an unknown time"
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes = math.ceil(seconds / 60)
@@ -62,12 +63,12 @@ class Lines(Silent):
         pass
 
     def say(self, text: str) -> None:
-        """Print a line; nothing in it is read as markup.
+        """Print a line; nothing in it is read as markup, or steers a terminal.
 
         Args:
             text: The line.
         """
-        self.console.print(Text(text))
+        self.console.print(Text(shown(text)))
 
     def began(self, folder: Path, num_done: int, total: int) -> None:
         """Say where the pilot lies and how much there is to do."""
@@ -83,6 +84,8 @@ class Lines(Silent):
         width = len(str(row.total))
         left = f", about {render_seconds(row.left_s)} to go" if row.left_s > 0 else ""
         what = f"in {render_seconds(row.seconds)}"
+        if math.isnan(row.seconds):
+            what += ": its end was seen late"
         if not row.is_done:
             what = f"{row.why} after {render_seconds(row.seconds)}; see {row.folder}"
         self.say(

@@ -7,11 +7,12 @@ but an error that names it. A single run has a page of its own, without a verdic
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 from pathlib import Path
 
 import typer
 
-from narrowgate.cli.console import CommandFailed, complain, print_table
+from narrowgate.cli.console import complain, print_lines, print_table
 from narrowgate.errors import PilotError, RunError
 from narrowgate.records import Run, layout, load_run
 
@@ -73,33 +74,35 @@ def _report_pilot(folder: Path, tensorboard: str) -> None:
     path = folder.resolve().parent.parent / layout.LEDGER
     entries = Ledger(path).entries() if path.is_file() else ()
     head = entries[-1].hash if entries else None
+    page = _written(lambda: write_report(folder, verdict, runs, entries, head))
     print_verdict(verdict)
-    try:
-        print(f"report: {write_report(folder, verdict, runs, entries, head)}")
-    except RunError as error:
-        complain(f"no page: {error.message}", error.hint)
-    print(f"ledger: {head or 'none beside this folder'}")
+    print_lines(*page, f"ledger: {head or 'none beside this folder'}")
     if tensorboard:
         for (recipe, seed), run in runs.items():
             export_tensorboard(run, Path(tensorboard) / layout.slug(recipe) / f"seed-{seed}")
-        print(f"tensorboard: {tensorboard}")
-    if code := _CODES[verdict.outcome]:
-        raise CommandFailed(code)
+        print_lines(f"tensorboard: {tensorboard}")
+    raise typer.Exit(_CODES[verdict.outcome])
 
 
 def _report_run(folder: Path, tensorboard: str) -> None:
     from narrowgate.report import export_tensorboard, run_facts, write_run_page
-    from narrowgate.report.text import format_number, printable
+    from narrowgate.report.text import format_number
 
     run = load_run(folder)
     rows = [("folder", str(folder)), *run_facts(run), *(("fault", fault) for fault in run.faults)]
     if run.result is not None:
         rows += [(name, format_number(value)) for name, value in run.result.metrics.items()]
-    told = [[printable(name), printable(text)] for name, text in rows]
-    print_table("Run", ["what", "value"], told)
+    page = _written(lambda: write_run_page(run))
+    print_table("Run", ["what", "value"], rows)
+    print_lines(*page)
+    if tensorboard:
+        print_lines(f"tensorboard: {export_tensorboard(run, Path(tensorboard))}")
+
+
+def _written(write: Callable[[], Path]) -> list[str]:
+    """Write a page and give the line that says where it is, or complain and give none."""
     try:
-        print(f"report: {write_run_page(run)}")
+        return [f"report: {write()}"]
     except RunError as error:
         complain(f"no page: {error.message}", error.hint)
-    if tensorboard:
-        print(f"tensorboard: {export_tensorboard(run, Path(tensorboard))}")
+        return []

@@ -13,6 +13,8 @@ Group 3, the optimizer. Its hooks can be added publicly, but neither listed, mov
 
 Group 4, the compiler. Hooks do not run in what it has compiled, and nothing public says whether it
 has compiled anything.
+
+Group 5, function transforms. Nothing public says whether a tensor belongs to one.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ __all__ = [
     "bare_step",
     "destroy_library",
     "has_compiled",
+    "is_wrapped",
     "move_hooks",
     "native_bf16",
     "native_fp16",
@@ -187,6 +190,17 @@ def bare_step(optimizer: torch.optim.Optimizer) -> Callable[..., Any]:
 
 
 def has_compiled() -> bool:
-    """Say whether torch.compile has compiled a frame in this process."""
+    """Say whether torch.compile has compiled anything in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
-    return utils is not None and utils.counters["frames"]["total"] > 0
+    if utils is None:
+        return False
+    counters = utils.counters  # with fullgraph=True the frames are not counted
+    return bool(counters["frames"]["total"] or counters["stats"]["unique_graphs"])
+
+
+# -- 5. function transforms --------------------------------------------------------------------
+
+
+def is_wrapped(tensor: torch.Tensor) -> bool:
+    """Say whether a tensor belongs to a transform of torch.func, and must not outlive it."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))

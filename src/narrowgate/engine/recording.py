@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from narrowgate.engine import switches
-from narrowgate.engine.private import has_compiled
+from narrowgate.engine.private import has_compiled, is_wrapped
 from narrowgate.plan import Plan
 from narrowgate.records import script
 from narrowgate.records.environment import memory_bytes, reset_peak
@@ -192,8 +192,8 @@ class Recording:
         if session not in run.sessions:  # it went on training after a result
             self._join(session)
         number = self.first + session.optimizers.index(optimizer)
-        data = list((run.whole or run.floats).values())
-        recorder.step(number, self._losses, result.record, data or None)
+        data, floats = list(run.whole.values()), list(run.floats.values())
+        recorder.step(number, self._losses, result.record, data=data, floats=floats)
         self._losses = []
         run.whole, run.floats = {}, {}
         run.num_steps += 1
@@ -212,9 +212,9 @@ def note_entered() -> None:
 def _note_inputs(module: nn.Module, arguments: Any, keywords: Any) -> None:
     """Add up the bits of what a model in training is given; a hook, by its name picklable.
 
-    Whole numbers and floats are kept apart. Where there are whole numbers they tell the order of
-    the data; floats beside them are often made by the model itself: a state that is carried on, its
-    own last guess. Floats in 16 bits were cast to the recipe's format, and tell nothing.
+    Whole numbers and floats are kept apart, since floats beside whole numbers are often made by the
+    model itself: a state that is carried on, its own last guess. Floats in 16 bits were cast to the
+    recipe's format, and tell nothing; a mask of booleans tells no order.
     """
     if torch.compiler.is_compiling() or not module.training or script.active() is None:
         return
@@ -223,6 +223,8 @@ def _note_inputs(module: nn.Module, arguments: Any, keywords: Any) -> None:
     if run.num_steps >= _EVERY_STEP and run.num_steps % 10:
         return
     for tensor in _tensors((arguments, keywords)):
+        if tensor.dtype == torch.bool:
+            continue
         is_whole = not (tensor.is_floating_point() or tensor.is_complex())
         if is_whole or tensor.dtype in (torch.float32, torch.float64, torch.complex64):
             total = _checksum(tensor.detach())
@@ -234,7 +236,9 @@ def _note_inputs(module: nn.Module, arguments: Any, keywords: Any) -> None:
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
     """List the dense tensors in nested lists, tuples and mappings that need no gradient."""
     if isinstance(value, torch.Tensor):
-        if value.layout == torch.strided and not value.requires_grad and value.numel():
+        is_plain = value.layout == torch.strided and value.device.type != "meta"
+        is_odd = value.is_nested or value.is_quantized or is_wrapped(value)
+        if is_plain and not is_odd and not value.requires_grad and value.numel():
             yield value
     elif isinstance(value, Mapping):
         for inner in value.values():
@@ -250,7 +254,8 @@ def _checksum(tensor: torch.Tensor) -> torch.Tensor:
     That two batches differ in order only changes nothing about their mean loss.
     """
     if tensor.is_complex():
-        tensor = torch.view_as_real(tensor)
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    tensor = tensor.resolve_neg()
     if tensor.is_floating_point():
         whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
         tensor = tensor.contiguous().view(whole[tensor.element_size()])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,13 +20,13 @@ from narrowgate.pilot.command import check_command, resumed_command
 from narrowgate.pilot.config import PilotConfig, config_hash, load_config, read_seeds
 from narrowgate.pilot.disk import disk_faults_told
 from narrowgate.pilot.folder import PilotRecord, read_pilot
-from narrowgate.pilot.ledger import Ledger
+from narrowgate.pilot.ledger import Ledger, check_limits, ledger_of
 from narrowgate.plan import parse
 from narrowgate.records import layout
 from narrowgate.records.files import utc_now, write_json
 from narrowgate.records.masking import mask_command
 
-__all__ = ["Pilot", "begin_pilot", "last_pilot", "locked", "resume_pilot"]
+__all__ = ["Pilot", "begin_pilot", "last_pilot", "locked", "resume_pilot", "write_limits"]
 
 PILOTS = "pilots"
 
@@ -101,10 +102,10 @@ def begin_pilot(
             uncommitted=facts[1],
         )
         write_json(folder / layout.PILOT, record.to_json())
-        _enter(ledger, folder, record)
+        write_limits(ledger, folder, record)
     return Pilot(
         folder=folder,
-        ledger=root / layout.LEDGER,
+        ledger=ledger.path,
         command=tuple(command),
         record=record,
         config=limits,
@@ -134,14 +135,21 @@ def resume_pilot(
         The pilot, ready to run.
 
     Raises:
-        PilotError: There is none, its limits were changed, or the command is another.
+        PilotError: There is none, its limits were changed, the command is another, or it belongs to
+            another project.
         ConfigError: There would be fewer seeds than before.
         LedgerError: The ledger is damaged.
     """
-    ledger = Ledger(root / layout.LEDGER)
-    ledger.verify()
     folder = (last_pilot(root) if folder is None else folder).absolute()
     record = read_pilot(folder)
+    ledger = Ledger(ledger_of(folder))
+    if ledger.path.parent.resolve() != root.resolve():
+        project = ledger.path.parent.parent
+        raise PilotError(
+            f"the pilot {folder} belongs to {project}, and this is {root.absolute().parent}",
+            hint=f"its command runs and its ledger lies there: cd {shlex.quote(str(project))}",
+        )
+    check_limits(ledger.entries(), folder.name, record)
     if config_hash(folder / layout.CONFIG) != record.config_hash:
         raise PilotError(
             f"{folder / layout.CONFIG} was changed after the pilot began",
@@ -152,11 +160,11 @@ def resume_pilot(
     if seeds is not None and read_seeds(seeds, "--seeds") != record.seeds:
         record = _with_seeds(record, read_seeds(seeds, "--seeds"))
         with disk_faults_told(folder):
-            _enter(ledger, folder, record)
+            write_limits(ledger, folder, record)
             write_json(folder / layout.PILOT, record.to_json())
     return Pilot(
         folder=folder,
-        ledger=root / layout.LEDGER,
+        ledger=ledger.path,
         command=whole,
         record=record,
         config=load_config(folder / layout.CONFIG),
@@ -243,8 +251,17 @@ def _with_seeds(record: PilotRecord, seeds: tuple[int, ...]) -> PilotRecord:
     return dataclasses.replace(record, seeds=record.seeds + added)
 
 
-def _enter(ledger: Ledger, folder: Path, record: PilotRecord) -> None:
-    """Write down what is about to be tried, and by which limits."""
+def write_limits(ledger: Ledger, folder: Path, record: PilotRecord) -> None:
+    """Write down what is about to be tried, and by which limits.
+
+    Args:
+        ledger: The ledger.
+        folder: The pilot's folder, with its config.toml.
+        record: What it sets out to do.
+
+    Raises:
+        LedgerError: The ledger was changed, or cannot be written.
+    """
     ledger.append(
         "pilot",
         folder.name,

@@ -10,8 +10,9 @@ from typing import Any
 
 from narrowgate.pilot.begin import Pilot
 from narrowgate.pilot.disk import disk_faults_told
+from narrowgate.pilot.folder import read_pilot
 from narrowgate.pilot.judge import judge
-from narrowgate.pilot.ledger import Ledger, looks_of, values_hash
+from narrowgate.pilot.ledger import Ledger, check_limits, looks_of, values_hash
 from narrowgate.records import layout
 from narrowgate.records.files import write_json
 from narrowgate.records.run import Run
@@ -36,6 +37,7 @@ def conclude(pilot: Pilot, keep: dict[tuple[str, int], Run] | None = None) -> Ve
     """
     ledger = Ledger(pilot.ledger)
     entries = ledger.entries()
+    check_limits(entries, pilot.folder.name, read_pilot(pilot.folder))
     verdict = judge(pilot.folder, looks_of(entries, pilot.record.command), keep=keep)
     name = pilot.folder.name
     entered = {

@@ -208,7 +208,7 @@ def load_config(path: Path) -> PilotConfig:
 def _read(path: Path) -> dict[str, Any]:
     """Read the file as TOML."""
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = path.read_bytes().decode("utf-8-sig")
         return tomllib.loads(text)
     except FileNotFoundError:
         raise ConfigError(

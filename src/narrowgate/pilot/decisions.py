@@ -7,7 +7,7 @@ edited verdict can be decided on. Names are what people say they are: nobody is 
 
 An acceptance holds for what was judged. It lapses when a later verdict on the same command and
 recipe comes from another plan, other code, another torch, another kind of device or, at a seed that
-both have, other data.
+both have, other data; and it ends when a later verdict fails what was accepted.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from narrowgate.errors import LedgerError, nearest
+from narrowgate.pilot.folder import read_pilot
 from narrowgate.pilot.judge import recompute
-from narrowgate.pilot.ledger import Ledger
+from narrowgate.pilot.ledger import Ledger, check_limits
 from narrowgate.plan import parse
 from narrowgate.records.decision import LedgerEntry
 from narrowgate.records.verdict import CandidateVerdict, Verdict
@@ -188,7 +189,9 @@ def _end(acceptance: LedgerEntry, later: LedgerEntry) -> str:
     common = [seed for seed in old["data"] if seed in new["data"]]
     if any(old["data"][seed] != new["data"][seed] for seed in common):
         changes.append("other data")
-    return f"lapsed by entry {later.number}: {', '.join(changes)}" if changes else ""
+    if changes:
+        return f"lapsed by entry {later.number}: {', '.join(changes)}"
+    return f"failed by entry {later.number}" if new["outcome"] == "fail" else ""
 
 
 def _short(value: object) -> str:
@@ -213,6 +216,7 @@ def _found(ledger: Ledger, folder: Path, recipe: str) -> tuple[Verdict, Candidat
     """Compute the verdict again, and make sure that it is the one in the ledger."""
     wish = str(parse(recipe))
     verdict = recompute(folder)
+    check_limits(ledger.entries(), verdict.pilot, read_pilot(folder))
     candidates = {candidate.recipe: candidate for candidate in verdict.candidates}
     if wish not in candidates:
         raise LedgerError(

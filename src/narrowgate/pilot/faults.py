@@ -14,10 +14,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from narrowgate.errors import PilotError
 from narrowgate.pilot.config import PilotConfig
+from narrowgate.pilot.sentences import named
 from narrowgate.pilot.trial import Measured
 from narrowgate.records.run import Steps
+from narrowgate.records.summary import varies
 
-__all__ = ["check_seeds_differ", "fault_of"]
+__all__ = ["check_seeds_differ", "fault_of", "unchecked"]
+
+#: What a run's environment has to have in common with the others', and what it is called.
+_FACTS = {
+    "python": "versions of Python",
+    "cuda": "versions of CUDA",
+    "device_name": "devices",
+    "processor": "processors",
+    "cores": "numbers of cores",
+    "threads": "numbers of threads",
+}
 
 
 def check_seeds_differ(recipe: str, runs: Mapping[int, Measured]) -> None:
@@ -30,14 +42,15 @@ def check_seeds_differ(recipe: str, runs: Mapping[int, Measured]) -> None:
     Raises:
         PilotError: Two of them are equal, bit for bit.
     """
-    seen: dict[str, int] = {}
+    curves: dict[str, int] = {}
     for seed, measured in runs.items():
         # Of a run that recorded nothing on its way only the result is left, and two seeds may well
         # reach one accuracy.
         steps = measured.run.steps
-        if not any(map(math.isfinite, (*steps.loss, *steps.grad_norm))) and not any(steps.data):
+        seen = any(map(math.isfinite, (*steps.loss, *steps.grad_norm)))
+        if not seen and not any(value is not None for value in (*steps.data, *steps.floats)):
             continue
-        other = seen.setdefault(measured.summary.curve, seed)
+        other = curves.setdefault(measured.summary.curve, seed)
         if other != seed:
             raise PilotError(
                 f"the runs of the baseline {recipe!r} with seeds {other} and {seed} are equal, bit "
@@ -75,6 +88,8 @@ def fault_of(
         _mixed("pilots", runs, _pilot),
         _mixed("versions of torch", runs, _torch),
         _mixed("kinds of device", runs, _device),
+        *(_mixed(what, runs, _fact(name)) for name, what in _FACTS.items()),
+        _edited(runs),
         _mixed("plans", mine, _plan_hash),
         _mixed("plans", others, _plan_hash),
         _data(recipe, baseline, candidate) if is_same else (),
@@ -123,6 +138,24 @@ def _torch(measured: Measured) -> str:
     return str(measured.run.environment.get("torch"))
 
 
+def _fact(name: str) -> Callable[[Measured], str]:
+    return lambda measured: str(measured.run.environment.get(name))
+
+
+def _edited(runs: Sequence[tuple[str, Measured]]) -> Iterator[str]:
+    """Name a file of the code that was not the same in two runs which loaded it."""
+    first: dict[str, tuple[str, str]] = {}
+    for recipe, measured in runs:
+        who = f"{recipe}, seed {measured.seed}"
+        for place, found in measured.result.files.items():
+            other, hashed = first.setdefault(place, (who, found))
+            if hashed != found:
+                yield (
+                    f"{place} was edited between its runs: {who} loaded another than {other}; "
+                    "what was run before belongs to another pilot"
+                )
+
+
 def _device(measured: Measured) -> str:
     return measured.result.device
 
@@ -147,24 +180,67 @@ def _data(
     for seed, measured in candidate.items():
         if seed not in baseline:
             continue
-        theirs = _by_place(baseline[seed].run.steps)
-        for (optimizer, place), data in _by_place(measured.run.steps).items():
-            other = theirs.get((optimizer, place))
-            if data is not None and other is not None and data != other:
+        steps = baseline[seed].run.steps
+        theirs, has_order = _by_place(steps), varies(steps.data)
+        for place, (whole, floats) in _by_place(measured.run.steps).items():
+            other_whole, other_floats = theirs.get(place, (None, None))
+            if _differ(whole, other_whole) or (
+                # Beside whole numbers that tell the order, floats may be the model's own.
+                _differ(floats, other_floats)
+                and not (has_order and whole is not None and whole == other_whole)
+            ):
                 yield (
-                    f"{recipe}, seed {seed}: from step {place} on its model was given other data "
-                    "than the baseline's; make the data depend on the seed alone, or, where they "
-                    "depend on the model (a state that is carried on, a GAN, reinforcement "
+                    f"{recipe}, seed {seed}: from step {place[1]} on its model was given other "
+                    "data than the baseline's; make the data depend on the seed alone, or, where "
+                    "they depend on the model (a state that is carried on, a GAN, reinforcement "
                     'learning), set data_order = "free"'
                 )
                 return
 
 
-def _by_place(steps: Steps) -> dict[tuple[int, int], int | None]:
+def unchecked(
+    recipe: str, baseline: Mapping[int, Measured], candidate: Mapping[int, Measured]
+) -> str:
+    """Say that nobody could compare a candidate's data with the baseline's.
+
+    Args:
+        recipe: The candidate.
+        baseline: The baseline's runs by seed.
+        candidate: The candidate's runs by seed.
+
+    Returns:
+        A note; empty if at least one step of each pair was compared.
+    """
+    missed = []
+    for seed in (seed for seed in candidate if seed in baseline):
+        theirs = _by_place(baseline[seed].run.steps)
+        mine = _by_place(candidate[seed].run.steps)
+        pairs = [
+            pair
+            for place in mine
+            if place in theirs
+            for pair in zip(mine[place], theirs[place], strict=True)
+        ]
+        if all(None in pair for pair in pairs):
+            missed.append(seed)
+    if not missed:
+        return ""
+    return (
+        f"{recipe}: that its data are the baseline's was not checked with {named(missed)}: no "
+        "checksums were taken, as in a compiled forward, or the inputs were cast to 16 bits"
+    )
+
+
+def _differ(one: int | None, other: int | None) -> bool:
+    return one is not None and other is not None and one != other
+
+
+def _by_place(steps: Steps) -> dict[tuple[int, int], tuple[int | None, int | None]]:
     """Give the checksums by optimizer and by how many steps it had made, this one included."""
     made: Counter[int] = Counter()
     found = {}
-    for optimizer, data in zip(steps.optimizer, steps.data, strict=True):
+    rows = zip(steps.optimizer, steps.data, steps.floats, strict=True)
+    for optimizer, whole, floats in rows:
         made[optimizer] += 1
-        found[optimizer, made[optimizer]] = data
+        found[optimizer, made[optimizer]] = whole, floats
     return found

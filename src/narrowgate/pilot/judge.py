@@ -13,7 +13,7 @@ from pathlib import Path
 
 from narrowgate.errors import PilotError, RunError
 from narrowgate.pilot.config import PilotConfig, config_hash, load_config
-from narrowgate.pilot.faults import check_seeds_differ, fault_of
+from narrowgate.pilot.faults import check_seeds_differ, fault_of, unchecked
 from narrowgate.pilot.folder import PilotRecord, read_pilot
 from narrowgate.pilot.gates import gates_of
 from narrowgate.pilot.ledger import Looks
@@ -76,6 +76,9 @@ def judge(
     baseline = runs[about.baseline]
     check_seeds_differ(about.baseline, baseline)
     slices = {limit.name: judged_slices(limit, baseline) for limit in config.quality}
+    if config.data_order == "same":
+        told = (unchecked(recipe, baseline, runs[recipe]) for recipe in about.candidates)
+        notes += [note for note in told if note]
     notes += uneven_names([run for found in runs.values() for run in found.values()])
     counted = {
         recipe: with_all(recipe, found, config, slices, notes) for recipe, found in runs.items()
@@ -87,7 +90,7 @@ def judge(
         config_hash=about.config_hash,
         seeds=about.seeds,
         candidates=tuple(
-            _candidate(folder, about, config, recipe, runs, counted, slices, looks, notes)
+            _candidate(folder, about, config, recipe, runs, counted, slices, looks)
             for recipe in about.candidates
         ),
         notes=tuple(notes),
@@ -104,7 +107,6 @@ def _candidate(
     counted: Mapping[str, Mapping[int, Measured]],
     slices: Mapping[str, tuple[str, ...]],
     looks: Looks,
-    notes: list[str],
 ) -> CandidateVerdict:
     """Judge one candidate.
 
@@ -117,13 +119,10 @@ def _candidate(
         counted: Those of them that report all that is judged.
         slices: For each metric the slices that are judged.
         looks: Who counts the looks.
-        notes: Gets a line for what a reader should know.
     """
     mine = runs[recipe]
     error = fault_of(recipe, about.baseline, runs[about.baseline], mine, config)
     code = code_of(list(mine.values()))
-    if len({measured.result.code for measured in mine.values()}) > 1:
-        notes.append(f"{recipe}: its runs loaded different code; was it edited between them?")
     first = next(iter(mine.values()), None)
     plan_hash = None if first is None else first.run.plan_hash
     pairs, unpaired = pair_up(about.seeds, counted[about.baseline], counted[recipe])

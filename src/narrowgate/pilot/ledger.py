@@ -22,12 +22,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast, get_args
 
-from narrowgate.errors import LedgerError
+from narrowgate.errors import LedgerError, PilotError
+from narrowgate.pilot.folder import PilotRecord
 from narrowgate.records.decision import EntryKind, LedgerEntry
 from narrowgate.records.files import SCHEMA, dumps, utc_now
-from narrowgate.records.layout import new_folder_name
+from narrowgate.records.layout import LEDGER, new_folder_name
+from narrowgate.records.verdict import Verdict
 
-__all__ = ["FIRST", "Ledger", "Looks", "looks_of", "values_hash"]
+__all__ = [
+    "FIRST",
+    "Ledger",
+    "Looks",
+    "check_limits",
+    "check_verdict",
+    "ledger_of",
+    "looks_of",
+    "values_hash",
+]
 
 _log = logging.getLogger("narrowgate")
 
@@ -266,6 +277,64 @@ def _parse(line: bytes, before: Sequence[LedgerEntry], path: Path) -> LedgerEntr
             hint=_CHANGED,
         )
     return entry
+
+
+def ledger_of(folder: Path) -> Path:
+    """Give the ledger of a pilot: it lies two folders above the pilot's, links or not.
+
+    Args:
+        folder: The pilot's folder.
+    """
+    return folder.absolute().parent.parent / LEDGER
+
+
+def check_limits(entries: Sequence[LedgerEntry], pilot: str, about: PilotRecord) -> None:
+    """Refuse a pilot that is not what the ledger says was written down before its first run.
+
+    Args:
+        entries: The ledger's entries.
+        pilot: The pilot's name.
+        about: What its folder says that it set out to do.
+
+    Raises:
+        PilotError: The ledger does not know it, or knows other limits, another command, other
+            candidates or other seeds.
+    """
+    begun = [entry.body for entry in entries if (entry.kind, entry.pilot) == ("pilot", pilot)]
+    if not begun:
+        raise PilotError(
+            f"the ledger knows no pilot {pilot}: its limits were not written down before it ran",
+            hint="begin a new pilot",
+        )
+    written = {**begun[0], "seeds": begun[-1]["seeds"]}  # seeds may be added; that is an entry, too
+    says = about.to_json()
+    for name in ("config_hash", "command", "baseline", "candidates", "seeds"):
+        if list(written[name]) != list(says[name]):
+            raise PilotError(
+                f"{name} of the pilot {pilot} was changed after it began: its folder says "
+                f"{says[name]!r:.80}, and the ledger {written[name]!r:.80}",
+                hint="put it back; other limits need a pilot of their own",
+            )
+
+
+def check_verdict(entries: Sequence[LedgerEntry], verdict: Verdict) -> None:
+    """Refuse a verdict that is not the last one which the ledger holds of its pilot.
+
+    Args:
+        entries: The ledger's entries.
+        verdict: The verdict of a pilot that ran here.
+
+    Raises:
+        PilotError: The ledger holds another.
+    """
+    held = [e for e in entries if (e.kind, e.pilot) == ("verdict", verdict.pilot)]
+    if held and held[-1].body["verdict_hash"] != verdict.hash:
+        raise PilotError(
+            f"the ledger holds the verdict {held[-1].body['verdict_hash'][:12]} of the pilot "
+            f"{verdict.pilot}, and its folder {verdict.hash[:12]}",
+            hint="the folder was changed, or the ledger is another's; narrowgate pilot --resume "
+            "judges again",
+        )
 
 
 def values_hash(seeds: Sequence[int], values: Sequence[float]) -> str:

@@ -252,11 +252,10 @@ class _Running:
         next_s = expected_s([task], self.seconds)
         elapsed_s = time.monotonic() - self.begun
         if self.limit_s < elapsed_s + (0.0 if math.isnan(next_s) else next_s):
-            return self._stopped(
-                "max-hours",
-                f"the next run would end after --max-hours {self.limit_s / 3600:g}: it is likely "
-                f"to take {next_s / 60:.1f} minutes",
-            )
+            why = f"the next run would end after --max-hours {self.limit_s / 3600:g}"
+            if not math.isnan(next_s):
+                why += f": it is likely to take {next_s / 60:.1f} minutes"
+            return self._stopped("max-hours", why)
         return None
 
     def _has_failed(self, todo: list[Task]) -> Stopped | None:

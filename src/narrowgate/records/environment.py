@@ -17,7 +17,7 @@ from pathlib import Path
 from narrowgate import __version__
 
 __all__ = [
-    "code_hash",
+    "code_files",
     "git_facts",
     "machine_facts",
     "memory_bytes",
@@ -73,35 +73,36 @@ def _git(folder: Path, *arguments: str) -> bytes | None:
     return done.stdout if done.returncode == 0 else None
 
 
-def code_hash(folder: Path) -> str:
-    """Hash the Python files below a folder which this process has loaded.
+def code_files(folder: Path) -> dict[str, str]:
+    """Hash each Python file below a folder which this process has loaded.
 
-    Installed packages are left out; their versions are facts of their own.
+    Installed packages are left out, and narrowgate's own files; their versions are facts of their
+    own.
 
     Args:
-        folder: Usually the working directory.
+        folder: The project's folder.
 
     Returns:
-        SHA-256 over the files' paths and contents, as 64 hexadecimal digits.
+        SHA-256 by path below the folder, sorted by path.
     """
-    root = folder.resolve()
+    root, own = folder.resolve(), Path(__file__).resolve().parents[1]
     found: dict[str, Path] = {}
     for module in list(sys.modules.values()):
         name = getattr(module, "__file__", None)
         if not isinstance(name, str) or not name.endswith(".py"):
             continue
         path = Path(name).resolve()
-        if path.is_relative_to(root) and not _FOREIGN.intersection(path.parts):
+        is_foreign = path.is_relative_to(own) or _FOREIGN.intersection(path.parts)
+        if path.is_relative_to(root) and not is_foreign:
             found[path.relative_to(root).as_posix()] = path
-    digest = hashlib.sha256()
+    hashes = {}
     for place in sorted(found):
         try:
             content = found[place].read_bytes()
         except OSError:  # deleted since it was loaded
             content = b""
-        digest.update(f"{place}\0{len(content)}\0".encode())
-        digest.update(content)
-    return digest.hexdigest()
+        hashes[place] = hashlib.sha256(content).hexdigest()
+    return hashes
 
 
 def machine_facts() -> dict[str, str | int]:

@@ -58,8 +58,11 @@ def number(value: Any) -> float:
     if isinstance(value, str) and value in _NON_FINITE:
         return _NON_FINITE[value]
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    raise RunError(f"{value!r} stands where a number belongs")
+        try:
+            return float(value)
+        except OverflowError:
+            pass  # a whole number beyond the largest float
+    raise RunError(f"{value!r:.80} stands where a number belongs")
 
 
 def _plain(value: Any) -> Any:

@@ -30,7 +30,7 @@ def take(name: str, value: Any) -> Any:
     Raises:
         RunError: It is no real number.
     """
-    if type(value) is float or type(value) is int:
+    if type(value) is float:
         return value
     if hasattr(value, "detach") and hasattr(value, "double") and not value.is_complex():
         return value.detach().double().mean()  # `mean` copies; nothing is waited for
@@ -57,7 +57,13 @@ def plain(name: str, value: Any) -> float:
             f"{name} is {value!r:.80}, of type {kind}; real numbers are recorded",
             hint="give a float, an int, or a tensor or array of real numbers",
         )
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise RunError(
+            f"{name} is a whole number of {len(str(value))} digits; FP64 ends at 1.8e308",
+            hint="give its logarithm",
+        ) from None
 
 
 def read(value: Any) -> float:
@@ -66,7 +72,7 @@ def read(value: Any) -> float:
     Args:
         value: A number, or a tensor of no dimension.
     """
-    return value if isinstance(value, (int, float)) else float(value.tolist())
+    return value if isinstance(value, float) else float(value.tolist())
 
 
 def total(tensors: Sequence[Any]) -> float | None:

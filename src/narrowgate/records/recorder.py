@@ -10,6 +10,7 @@ again in the same folder (a launcher's restart) goes on where the file ends.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import math
@@ -24,7 +25,7 @@ from typing import Any
 
 from narrowgate.errors import RunError
 from narrowgate.records import layout
-from narrowgate.records.environment import code_hash, machine_facts
+from narrowgate.records.environment import code_files, machine_facts
 from narrowgate.records.files import dumps, read_lines, utc_now, write_json
 from narrowgate.records.numbers import read, total
 from narrowgate.records.run import Request, Result
@@ -69,6 +70,8 @@ class Recorder:
         self.measure: Callable[[], Measures] = Measures
         self.is_finished = False
         self._process = os.getpid()
+        self._root = _project_of(folder)
+        self._code = code_files(self._root)  # as it was loaded: it may be edited while it runs
         self._queue: queue.SimpleQueue[Callable[[], Mapping[str, Any]]] = queue.SimpleQueue()
         self._late: list[str] = []  # lines that the disk had no room for
         self._trouble: OSError | None = None
@@ -83,6 +86,10 @@ class Recorder:
         self._mend_torn_line()
         began = {"kind": "begin", "t": self._before_s, "time": utc_now(), "process": os.getpid()}
         self._queue.put(lambda: began)
+        self._waits: dict[str, int] = {}
+        begun = {"kind": "load", "t": self.now_s, **self._load()}
+        self._queue.put(lambda: begun)
+        self._load_at_s = self.now_s
         self._thread = threading.Thread(target=self._write, name="narrowgate-record", daemon=True)
         self._thread.start()
 
@@ -125,7 +132,9 @@ class Recorder:
         optimizer: int,
         losses: list[Any],
         record_of: Callable[[], StepRecord],
-        data: list[Any] | None,
+        *,
+        data: list[Any],
+        floats: list[Any],
     ) -> None:
         """Record one optimizer step; what is on a device is read later, by the other thread.
 
@@ -133,7 +142,8 @@ class Recorder:
             optimizer: Number of the optimizer.
             losses: What backward was given since the last step: copies, read with ``tolist``.
             record_of: Gives the record of the step.
-            data: Checksums of what the models were given, read with ``tolist``; None if not taken.
+            data: Checksums of whole numbers that the models were given, read with ``tolist``.
+            floats: Checksums of floats that they were given.
         """
         t = self.now_s
 
@@ -150,7 +160,8 @@ class Recorder:
                 "loss_scale": record.loss_scale,
                 "grad_norm": record.grad_norm,
                 "culprit": record.culprit,
-                "data": None if data is None else sum(value.tolist() for value in data) % 2**63,
+                "data": _checksum(data),
+                "floats": _checksum(floats),
             }
 
         self._queue.put(line)
@@ -198,7 +209,7 @@ class Recorder:
             peak_bytes=measures.peak_bytes,
             base_bytes=measures.base_bytes,
             kinds=measures.kinds,
-            code=code_hash(Path.cwd()),
+            files={**code_files(self._root), **self._code},
             took_effect=measures.took_effect,
         )
         if self._trouble is not None:
@@ -246,7 +257,7 @@ class Recorder:
             return
         if self.now_s - self._load_at_s >= _LOAD_INTERVAL_S:
             self._load_at_s = self.now_s
-            lines.append(dumps({"kind": "load", "t": self.now_s, **_load()}))
+            lines.append(dumps({"kind": "load", "t": self.now_s, **self._load()}))
         self._late += lines
         try:
             self._append("".join(f"{line}\n" for line in self._late).encode())
@@ -269,6 +280,21 @@ class Recorder:
                 raise
         finally:
             os.close(file)
+
+    def _load(self) -> dict[str, float]:
+        """Say how much CPU time this process had, and how long its threads waited for a core.
+
+        What a thread has waited is kept when it has ended, as its CPU time is.
+        """
+        try:
+            for thread in os.listdir("/proc/self/task"):
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it just ended
+                    text = Path(f"/proc/self/task/{thread}/schedstat").read_text()
+                    self._waits[thread] = int(text.split()[1])
+        except (OSError, ValueError, IndexError):  # no Linux, or one that does not say
+            return {"cpu_s": time.process_time(), "waited_s": math.nan}
+        waited = sum(self._waits.values()) * 1e-9 if self._waits else math.nan
+        return {"cpu_s": time.process_time(), "waited_s": waited}
 
     def _mend_torn_line(self) -> None:
         """End a line that a killed process left torn, so that the next one stands alone."""
@@ -297,16 +323,22 @@ class Recorder:
         return file
 
 
-def _load() -> dict[str, float]:
-    """Say how much CPU time this process had, and how long its threads waited for a core."""
-    waited = 0
+def _checksum(sums: list[Any]) -> int | None:
+    """Add up sums from several devices; None of none, or if one cannot be read."""
+    if not sums:
+        return None
     try:
-        for thread in os.listdir("/proc/self/task"):
-            text = Path(f"/proc/self/task/{thread}/schedstat").read_text()
-            waited += int(text.split()[1])
-    except (OSError, ValueError, IndexError):  # a thread that ended, or a system without
-        return {"cpu_s": time.process_time(), "waited_s": math.nan}
-    return {"cpu_s": time.process_time(), "waited_s": waited * 1e-9}
+        return sum(int(value.tolist()) for value in sums) % 2**63
+    except RuntimeError:
+        return None
+
+
+def _project_of(folder: Path) -> Path:
+    """Give the folder in which ``.narrowgate`` lies: where the run was started, or its pilot."""
+    for above in folder.absolute().parents:
+        if above.name == layout.ROOT:
+            return above.parent
+    return Path.cwd()
 
 
 def _time_of(line: Mapping[str, Any]) -> float:

@@ -6,7 +6,9 @@ judges: a run without a result is a run without a result.
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -15,7 +17,7 @@ from typing import Any, Literal
 
 from narrowgate.errors import RunError
 from narrowgate.records import layout
-from narrowgate.records.files import number, read_json, read_lines
+from narrowgate.records.files import dumps, number, read_json, read_lines
 
 __all__ = [
     "Ending",
@@ -91,8 +93,9 @@ class Steps:
         loss_scale: The loss scale.
         grad_norm: Norm of the true gradients before clipping; NaN if it was not taken.
         culprit: The parameter nearest the loss with a non-finite gradient, or None.
-        data: Checksum of what the models were given for this step: of whole numbers if there are
-            any, else of FP32 and FP64 ones; None if it was not taken.
+        data: Checksum of the whole numbers that the models were given for this step; None if there
+            were none, or none was taken.
+        floats: Checksum of the FP32 and FP64 numbers that they were given; None likewise.
     """
 
     t: tuple[float, ...] = ()
@@ -105,10 +108,17 @@ class Steps:
     grad_norm: tuple[float, ...] = ()
     culprit: tuple[str | None, ...] = ()
     data: tuple[int | None, ...] = ()
+    floats: tuple[int | None, ...] = ()
 
     def __len__(self) -> int:
         """Number of steps."""
         return len(self.t)
+
+    @property
+    def main(self) -> int:
+        """The optimizer that made the most steps, of several the first: whose steps are timed."""
+        made = Counter(self.optimizer)
+        return max(sorted(made), key=made.__getitem__, default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +167,7 @@ class Result:
             buffers: the interpreter, the libraries, the data that was loaded by then. 0 on a GPU.
         kinds: Bytes held from step to step by kind: ``parameters``, ``remainders``, ``gradients``,
             ``states``, ``buffers``. Empty if prepare() was not called.
-        code: SHA-256 over the Python files that were loaded from below the working directory.
+        files: SHA-256 of each Python file that was loaded from below the project's folder, by path.
         took_effect: False if the recipe cannot have had an effect: its parameters are FP32, and no
             training forward of a prepared model was entered.
     """
@@ -169,8 +179,13 @@ class Result:
     peak_bytes: int
     base_bytes: int
     kinds: Mapping[str, int]
-    code: str
+    files: Mapping[str, str]
     took_effect: bool = True
+
+    @property
+    def code(self) -> str:
+        """SHA-256 over the paths and hashes of `files`."""
+        return hashlib.sha256(dumps(sorted(self.files.items())).encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
         """Give the object for result.json, without its schema."""
@@ -198,7 +213,7 @@ class Result:
                 peak_bytes=int(data["peak_bytes"]),
                 base_bytes=int(data["base_bytes"]),
                 kinds={k: int(v) for k, v in data["kinds"].items()},
-                code=str(data["code"]),
+                files={str(k): str(v) for k, v in data["files"].items()},
                 took_effect=bool(data["took_effect"]),
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:

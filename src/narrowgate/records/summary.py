@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from narrowgate.records.files import dumps
 from narrowgate.records.run import Run
 
-__all__ = ["Summary", "num_warmup_steps", "percentile", "step_times", "summarise"]
+__all__ = ["Summary", "num_warmup_steps", "percentile", "step_times", "summarise", "varies"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,11 +29,11 @@ class Summary:
         p95_step_s: 95th percentile of the same times.
         seconds: Wall time of the whole process where a pilot measured it, else up to the result.
         peak_bytes: Peak memory; NaN if there is no result.
-        waited_share: Of the time in which its threads could run, the share in which they waited for
-            a core; NaN if the system does not say.
+        waited_share: How long its threads waited for a core, over the time in which they could run,
+            or over wall time where that is longer; NaN if the system does not say.
         cores: CPU time over wall time: cores kept busy on average; NaN if unknown.
-        data: SHA-256 of the checksums of what the models were given, step by step; None if none
-            was taken.
+        data: SHA-256 of the checksums of what the models were given, step by step: of whole numbers
+            alone where they vary, since floats may be the model's own; None if none was taken.
         curve: SHA-256 of losses, gradient norms, data checksums and results, bit for bit: equal for
             two runs that did the same.
     """
@@ -59,7 +60,7 @@ def num_warmup_steps(num_steps: int) -> int:
 
 
 def step_times(run: Run) -> tuple[float, ...]:
-    """Give the times between successive steps of the first optimizer, without warm-up, in seconds.
+    """Give the times between successive steps of the main optimizer, without warm-up, in seconds.
 
     Args:
         run: The run.
@@ -68,9 +69,10 @@ def step_times(run: Run) -> tuple[float, ...]:
         One time per step. What a script does between steps (validation, saving) is in them, as it
         is in the user's own waiting; the median does not see it.
     """
-    first = [t for t, which in zip(run.steps.t, run.steps.optimizer, strict=True) if which == 0]
-    begin = num_warmup_steps(len(first))
-    return tuple(b - a for a, b in zip(first[begin:], first[begin + 1 :], strict=False))
+    main = run.steps.main
+    times = [t for t, which in zip(run.steps.t, run.steps.optimizer, strict=True) if which == main]
+    begin = num_warmup_steps(len(times))
+    return tuple(b - a for a, b in zip(times[begin:], times[begin + 1 :], strict=False))
 
 
 def percentile(values: tuple[float, ...], share: float) -> float:
@@ -113,7 +115,9 @@ def summarise(run: Run) -> Summary:
     if run.ending is not None:
         seconds = run.ending.seconds
     result = None if run.result is None else (run.result.metrics, run.result.slices)
-    taken = any(value is not None for value in run.steps.data)
+    steps = run.steps
+    given = steps.data if varies(steps.data) else (steps.data, steps.floats)
+    taken = any(value is not None for value in (*steps.data, *steps.floats))
     return Summary(
         num_steps=len(run.steps),
         num_skipped=sum(not applied for applied in run.steps.applied),
@@ -121,11 +125,20 @@ def summarise(run: Run) -> Summary:
         p95_step_s=percentile(times, 0.95),
         seconds=seconds,
         peak_bytes=math.nan if run.result is None else float(run.result.peak_bytes),
-        waited_share=waited / (waited + cpu) if waited + cpu > 0 else math.nan,
+        waited_share=waited / max(wall, waited + cpu) if wall > 0 else math.nan,
         cores=cpu / wall if wall > 0 else math.nan,
-        data=_digest(run.steps.data) if taken else None,
-        curve=_digest((run.steps.loss, run.steps.grad_norm, run.steps.data, result)),
+        data=_digest(given) if taken else None,
+        curve=_digest((steps.loss, steps.grad_norm, steps.data, steps.floats, result)),
     )
+
+
+def varies(checksums: Sequence[int | None]) -> bool:
+    """Say whether checksums differ from step to step, so that they tell the order of the data.
+
+    Args:
+        checksums: One per step; None where none was taken.
+    """
+    return len({value for value in checksums if value is not None}) > 1
 
 
 def _digest(value: object) -> str:

@@ -59,8 +59,8 @@ def loss_figures(
         means = smooth(list(curve.values()), window)
         curves[recipe][seed] = dict(zip(curve, means, strict=True))
     how = f"averaged over the last {window} steps" if window > 1 else "as recorded"
-    if any(set(run.steps.optimizer) - {0} for run in drawn.values()):
-        how += ", first optimizer only"
+    if any(set(run.steps.optimizer) - {run.steps.main} for run in drawn.values()):
+        how += ", of the optimizer with the most steps"
     found = {recipe: spread(list(of.values())) for recipe, of in curves.items() if of}
     breaks = [
         (series[recipe], seed, where)

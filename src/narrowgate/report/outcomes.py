@@ -165,7 +165,9 @@ def value_text(gate: GateVerdict) -> str:
     Returns:
         ``+0.0123``, ``0.62×``, ``1.2 %``; ``no value`` where nothing was compared.
     """
-    return "no value" if not gate.values else value_in_unit(gate, gate.mean)
+    # A metric may well be NaN; a ratio is where one of its sides is not known.
+    is_unknown = gate.measure == "x baseline" and math.isnan(gate.mean)
+    return "no value" if not gate.values or is_unknown else value_in_unit(gate, gate.mean)
 
 
 def range_text(gate: GateVerdict) -> str:

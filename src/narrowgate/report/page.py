@@ -110,7 +110,7 @@ def _about(folder: Path) -> dict[str, str]:
 def _config(folder: Path) -> str | None:
     """Read the limits as they stood before the first run."""
     try:
-        return (folder / layout.CONFIG).read_text(encoding="utf-8", errors="replace")
+        return (folder / layout.CONFIG).read_text(encoding="utf-8-sig", errors="replace")
     except OSError:
         return None
 

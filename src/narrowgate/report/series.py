@@ -76,7 +76,7 @@ def loss_curve(run: Run) -> dict[int, float]:
     """
     steps = run.steps
     rows = zip(steps.step, steps.optimizer, steps.loss, strict=True)
-    curve = {step: loss for step, which, loss in rows if which == 0}
+    curve = {step: loss for step, which, loss in rows if which == steps.main}
     return curve if any(math.isfinite(loss) for loss in curve.values()) else {}
 
 

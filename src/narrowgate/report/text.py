@@ -215,11 +215,13 @@ def format_seconds(value: float) -> str:
     """Write a time in the unit that fits it.
 
     Args:
-        value: Seconds.
+        value: Seconds; NaN where nobody saw when it ended.
 
     Returns:
-        ``1.5 ms``, ``42 s``, ``7.5 min``, ``2 h``.
+        ``1.5 ms``, ``42 s``, ``7.5 min``, ``2 h``; ``an unknown time``.
     """
+    if math.isnan(value):
+        return "an unknown time"
     if not math.isfinite(value) or value == 0:
         return f"{format_number(value)}{_SPACE}s"
     size, name = next((size, name) for least, size, name in _TIMES if abs(value) >= least)
