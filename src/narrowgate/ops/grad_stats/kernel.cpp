@@ -14,12 +14,16 @@ static_assert(kUnit % kBranches == 0, "a unit is a whole number of branches");
 
 inline int64_t chunks_of(int64_t count) { return count / kBranches + (count % kBranches != 0); }
 
-// Adds the upper half to the lower until one is left.
-inline double fold(double* values, int size) {
-  for (; size > 1; size /= 2) {
+// Adds the upper half to the lower until one is left. Each level is a loop of its own, whose length
+// the compiler knows: a short loop of unknown length spends more on checks than on sums.
+template <int size>
+inline double fold(double* values) {
+  if constexpr (size == 1) {
+    return values[0];
+  } else {
     for (int i = 0; i < size / 2; ++i) values[i] += values[i + size / 2];
+    return fold<size / 2>(values);
   }
-  return values[0];
 }
 
 struct Fp32 {
@@ -65,19 +69,23 @@ struct Fp64 {
 // Gives the sum of squares of one full chunk, and raises `largest`.
 template <typename Kind>
 double chunk_sum(const typename Kind::Stored* __restrict values, typename Kind::Bits* largest) {
-  constexpr int half = kBranches / 2;
-  double sums[half];
+  constexpr int lanes = kBranches / 8;  // the first three levels stay in registers
+  double sums[lanes];
   typename Kind::Bits most = 0;
   for (int i = 0; i < kBranches; ++i) {
     const typename Kind::Bits magnitude = Kind::magnitude(values[i]);
     most = magnitude > most ? magnitude : most;
   }
-  for (int i = 0; i < half; ++i) {
-    const double a = Kind::wide(values[i]), b = Kind::wide(values[i + half]);
-    sums[i] = a * a + b * b;
+  for (int i = 0; i < lanes; ++i) {
+    const auto square = [&](int row) {
+      const double x = Kind::wide(values[i + row * lanes]);
+      return x * x;
+    };
+    sums[i] = ((square(0) + square(4)) + (square(2) + square(6))) +
+              ((square(1) + square(5)) + (square(3) + square(7)));
   }
   *largest = most > *largest ? most : *largest;
-  return fold(sums, half);
+  return fold<lanes>(sums);
 }
 
 // Writes the sum of each chunk of a unit; gives the bits of the largest magnitude.
@@ -110,7 +118,7 @@ double tree(double* sums, int64_t count) {
       const size_t size = static_cast<size_t>(left < kBranches ? left : kBranches);
       std::memset(values, 0, sizeof values);
       std::memcpy(values, sums + group * kBranches, size * sizeof(double));
-      sums[group] = fold(values, kBranches);
+      sums[group] = fold<kBranches>(values);
     }
     count = groups;
   }
