@@ -247,3 +247,18 @@ def test_plan_shows_what_another_recipe_would_change(described, capsys):
 def test_plan_says_when_nothing_differs(described, capsys):
     assert cli.main(["plan", "m:f", "--diff", "bf16"]) == 0
     assert capsys.readouterr().out == "no difference\n"
+
+
+@pytest.mark.parametrize("place", ["as it looks around", "as it is imported"])
+def test_ctrl_c_while_it_starts_ends_with_130(place, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    if place == "as it looks around":
+        monkeypatch.setattr(cli.importlib.util, "find_spec", interrupted)
+    else:
+        monkeypatch.delitem(sys.modules, "narrowgate.cli.app", raising=False)
+        finder = type("Finder", (), {"find_spec": staticmethod(interrupted)})
+        monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+        monkeypatch.setattr(cli, "_NEEDED", ())
+    assert cli.main(["--version"]) == 130

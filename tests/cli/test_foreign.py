@@ -70,17 +70,13 @@ def test_a_ledger_of_somebody_elses_keeps_to_its_lines(decided, capsys):
 
 
 def test_a_decision_shows_its_name_in_a_line(here, capsys):
-    folder = made.compared(here, [0.0, 0.001, -0.001])
-    verdict = judge(folder)
-    write_json(folder / layout.VERDICT, verdict.to_json())
-    ledger = Ledger(here / layout.ROOT / layout.LEDGER)
-    ledger.append("pilot", folder.name, {"candidates": ["bf16"], "baseline": "fp32", "seeds": [0]})
-    for candidate in verdict.candidates:
-        ledger.append("verdict", folder.name, verdict_body(verdict, candidate))
-    said = ["--by", STEER, "--reason", STEER]
-    assert cli.main(["decide", "reject", "bf16", *said]) == 0
+    fake.write(here)
+    assert cli.main(["pilot", "--only", "bf16", "--", *fake.COMMAND]) == 0
+    capsys.readouterr()
+    assert cli.main(["decide", "reject", "bf16", "--by", STEER, "--reason", STEER]) == 0
     out, _ = capsys.readouterr()
-    assert out == f"entry 3: reject bf16 by {SEEN}\\ny\nhead {ledger.head}\n"
+    head = Ledger(here / layout.ROOT / layout.LEDGER).head
+    assert out == f"entry 3: reject bf16 by {SEEN}\\ny\nhead {head}\n"
 
 
 @pytest.mark.parametrize(
@@ -150,23 +146,23 @@ def test_what_a_script_reports_steers_no_terminal(here, capsys):
     steer = json.dumps(STEER)
     fake.write(here, {"bf16@2": "crash"})
     script = fake.SCRIPT.replace(
-        "if does ==", f"metrics[{steer}] = slices[{steer}] = 1\nif does ==", 1
-    )
-    script = fake.SCRIPT.replace(
         'if does == "nan":',
         f'metrics[{steer}] = 1.0\nslices[{steer}] = dict(val_loss=val)\nif does == "nan":',
     )
     (here / "train.py").write_text(script)
-    config = fake.CONFIG + f"\n[quality.{steer}]\nbetter = 'lower'\nmargin = 0.1\n"
+    config = fake.CONFIG.replace("json]\n", 'json]\nmargin = 0.5\n[quality.val_loss.slices."*"]\n')
     (here / "narrowgate.toml").write_text(config)
     cli.main(["pilot", "--only", "bf16", "--", *fake.COMMAND])
     cli.main(["report"])
     cli.main(["ledger"])
-    (here / "train.py").write_text(fake.SCRIPT)
-    cli.main(["pilot", "--only", "bf16", "--", *fake.COMMAND])
     out, err = capsys.readouterr()
     assert harmless(out, err)
-    assert "owned" in out
+    assert out.count(f"val_loss/{SEEN}") >= 3
+    (here / "narrowgate.toml").write_text(config.replace("val_loss", "loss"))
+    assert cli.main(["pilot", "--only", "bf16", "--", *fake.COMMAND]) == 2
+    out, err = capsys.readouterr()
+    assert harmless(out, err)
+    assert "it reported" in err
     assert "owned" in err
 
 

@@ -170,6 +170,11 @@ def test_a_stop_at_max_hours_is_no_look(tmp_path, inside):
         (["pilot", "--only", "tf32", "--", "true"], "error: --only tf32: that is no candidate"),
         (["pilot", "--config", "none.toml", "--", "true"], "error: there is no none.toml"),
         (["pilot", "--resume", "--only", "bf16"], "error: Invalid value: --only narrows a new"),
+        (
+            ["pilot", "--resume", "--config", "x.toml"],
+            "error: Invalid value: --config is for a new",
+        ),
+        (["pilot", "python", "train.py", "--sed", "3"], "error: No such option: --sed"),
         (["pilot", "--resume"], "error: there is no pilot below "),
         (["pilot", "--resume", "pilots/typo"], "error: 'pilots/typo' is neither a pilot's folder"),
     ],
@@ -181,6 +186,23 @@ def test_a_mistake_is_told_with_a_hint_and_makes_nothing(arguments, message, tmp
     assert err.startswith(message)
     assert "\n\nhint: " in err
     assert not (tmp_path / ".narrowgate").exists()
+
+
+def test_options_without_the_two_dashes_are_told_where_they_belong(inside):
+    hint = "; a command and its own options stand behind --: narrowgate pilot -- COMMAND\n"
+    assert inside("pilot", "python", "train.py", "--sed", "3")[2].endswith(f" --help{hint}")
+    assert inside("pilot", "--sed", "3", "--", "true")[2].endswith(" --help\n")
+
+
+def test_limits_edited_before_going_on_are_said_not_to_count(tmp_path, inside):
+    fake.write(tmp_path)
+    assert inside("pilot", "--only", "bf16", "--", *fake.COMMAND)[0] == 0
+    assert "note:" not in inside(*RESUME)[2]
+    (tmp_path / "narrowgate.toml").write_text(fake.CONFIG.replace("0.5", "1e-6"))
+    code, _, err = inside(*RESUME)
+    assert code == 0
+    config = folder_of(tmp_path).relative_to(tmp_path) / layout.CONFIG
+    assert f"note: the limits are those of {config}, as they stood when the pilot began;" in err
 
 
 def test_the_help_shows_an_example(inside):

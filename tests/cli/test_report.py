@@ -15,7 +15,7 @@ from narrowgate.pilot.judge import judge
 from narrowgate.pilot.ledger import Ledger
 from narrowgate.records import layout
 from narrowgate.records.files import write_json
-from pilot import made
+from pilot import fake, made
 from report import html, on_disk, sample
 
 
@@ -72,7 +72,7 @@ def test_without_a_folder_the_newest_pilot_is_taken(passing, tmp_path, capsys, m
 
 def test_the_head_of_the_ledger_is_printed(passing, tmp_path, capsys):
     ledger = Ledger(tmp_path / layout.ROOT / layout.LEDGER)
-    entry = ledger.append("pilot", passing.name, {"command": []})
+    entry = ledger.append("pilot", "another", {"command": []})
     assert cli.main(["report", str(passing)]) == 0
     assert f"ledger: {entry.hash}" in capsys.readouterr().out
     assert entry.hash in html.read(passing / layout.REPORT).text
@@ -199,3 +199,59 @@ def test_it_runs_where_torch_cannot_be_imported(passing):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "✓ PASS" in done.stdout
+
+
+@pytest.fixture
+def entered(tmp_path, monkeypatch, capsys):
+    """Two pilots that ran here, the later one with the earlier name: the clock went back."""
+    monkeypatch.chdir(tmp_path)
+    fake.write(tmp_path)
+    names = iter(["20301201T000000-aaaaaaaa", "20201201T000000-bbbbbbbb"])
+    monkeypatch.setattr(layout, "new_folder_name", lambda: next(names))
+    for seeds in ("3", "1"):
+        cli.main(["pilot", "--only", "bf16", "--seeds", seeds, "--", *fake.COMMAND])
+    capsys.readouterr()
+    return tmp_path / layout.ROOT
+
+
+def test_the_newest_is_the_one_begun_last_whatever_the_clock_said(entered, capsys):
+    assert cli.main(["report"]) == 4
+    assert "20201201T000000-bbbbbbbb" in capsys.readouterr().out
+
+
+def test_a_damaged_ledger_takes_no_verdict_away(entered, capsys):
+    """Two branches that were merged leave one that no order of lines makes whole."""
+    path = entered / layout.LEDGER
+    path.write_bytes(path.read_bytes().replace(b"bf16", b"bf61", 1))
+    assert cli.main(["report"]) == 2
+    out, err = capsys.readouterr()
+    assert "✓ PASS  bf16" in out
+    assert f"report: .narrowgate/pilots/20301201T000000-aaaaaaaa/{layout.REPORT}" in out
+    assert "ledger.jsonl: line 1 was changed" in err
+
+
+def test_a_verdict_that_the_ledger_does_not_hold_is_not_printed(entered, capsys):
+    """Judged again as if it were the first look at other limits."""
+    folder = entered / "pilots" / "20301201T000000-aaaaaaaa"
+    entries = Ledger(entered / layout.LEDGER).entries()
+    (entered / layout.LEDGER).unlink()
+    ledger = Ledger(entered / layout.LEDGER)
+    for entry in entries:
+        body = dict(entry.body)
+        if entry.kind == "verdict":
+            body["verdict_hash"] = "0" * 64
+        ledger.append(entry.kind, entry.pilot, body)
+    assert cli.main(["report", str(folder)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "error: the ledger holds the verdict 000000000000 of the pilot" in err
+
+
+def test_a_pilots_folder_may_be_a_link_to_a_large_disk(entered, tmp_path, capsys):
+    (entered / "pilots").rename(tmp_path / "large")
+    (entered / "pilots").symlink_to(tmp_path / "large")
+    assert cli.main(["report"]) == 4
+    head = Ledger(entered / layout.LEDGER).head
+    assert f"ledger: {head}\n" in capsys.readouterr().out
+    said = ["--by", "Ada", "--reason", "because"]
+    assert cli.main(["decide", "reject", "bf16", *said]) == 0

@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from narrowgate.report import print_verdict
+from narrowgate.report.outcomes import limit_text, range_text, value_text
 from narrowgate.report.text import printable
 from report import hostile, sample
 
@@ -53,6 +54,21 @@ def test_what_did_not_pass_has_its_reason_once(verdict):
     for gate in candidate.gates:
         reason = " ".join(gate.reason.split())
         assert text.count(reason) == (0 if gate.outcome == "pass" else 1), gate.gate
+
+
+@pytest.mark.parametrize("width", [24, 40, 60, 70, 80, 100])
+def test_nothing_is_cut_where_there_is_little_room(verdict, width):
+    text = printed(verdict, width)
+    assert "…" not in text
+    whole = "".join(text.split())
+    for candidate in verdict.candidates:
+        for gate in candidate.gates:
+            for told in (value_text(gate), range_text(gate), limit_text(gate)):
+                assert "".join(told.split()) in whole
+    assert max(map(len, text.splitlines())) <= width
+    if width < 70:
+        for gate in verdict.candidates[0].gates:
+            assert "".join(f"{gate.gate}: {value_text(gate)}".split()) in whole
 
 
 def test_it_fits_into_80_columns(verdict):

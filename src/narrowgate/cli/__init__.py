@@ -24,6 +24,13 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         The exit code: 0 done, 1 internal error, 2 usage or configuration, 130 Ctrl-C.
     """
+    try:
+        return _main(sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt:  # also while it is still being imported
+        return 130
+
+
+def _main(arguments: list[str]) -> int:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         print(
@@ -35,4 +42,4 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     from narrowgate.cli.app import run
 
-    return run(sys.argv[1:] if arguments is None else arguments)
+    return run(arguments)

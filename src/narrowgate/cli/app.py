@@ -88,7 +88,10 @@ def _run(arguments: list[str]) -> int | None:
     except _UsageError as error:
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "narrowgate"
-        complain(str(getattr(error, "format_message", error.__str__)()), f"{path} --help")
+        hint = f"{path} --help"
+        if path == "narrowgate pilot" and "--" not in arguments:
+            hint += "; a command and its own options stand behind --: narrowgate pilot -- COMMAND"
+        complain(str(getattr(error, "format_message", error.__str__)()), hint)
         return 2
     except NarrowgateError as error:
         complain(error.message, error.hint)

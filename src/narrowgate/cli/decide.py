@@ -53,7 +53,7 @@ def decide(
     """
     from narrowgate.pilot import decisions
     from narrowgate.pilot.begin import last_pilot
-    from narrowgate.pilot.ledger import Ledger
+    from narrowgate.pilot.ledger import Ledger, ledger_of
 
     if bool(gate) != (act is Act.override):
         raise LedgerError(
@@ -63,8 +63,7 @@ def decide(
             hint="narrowgate decide override RECIPE GATE, or accept RECIPE, or reject RECIPE",
         )
     folder = last_pilot(Path(layout.ROOT)) if pilot is None else pilot
-    # A pilot lies in .narrowgate/pilots, and the ledger two folders above it.
-    ledger = Ledger(folder.resolve().parent.parent / layout.LEDGER)
+    ledger = Ledger(ledger_of(folder))
     if act is Act.override:
         entry = decisions.override(ledger, folder, recipe, gate, by=by, reason=reason)
     else:

@@ -45,13 +45,16 @@ def ledger(
     if act is Act.show and entries:
         stands = standing(entries)
         rows = [
-            (
-                entry.number,
-                entry.time[:16].replace("T", " "),
-                entry.kind,
-                entry.body.get("recipe"),
-                one_line(_tell(entry, stands.get(entry.number))),
-            )
+            [
+                one_line(cell)
+                for cell in (
+                    str(entry.number),
+                    entry.time[:16].replace("T", " "),
+                    entry.kind,
+                    entry.body.get("recipe", "-"),
+                    _tell(entry, stands.get(entry.number)),
+                )
+            ]
             for entry in entries
         ]
         print_table("ledger", ["no.", "UTC", "kind", "recipe", "what"], rows)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["pilot"]
 
+_CONFIG = Path("narrowgate.toml")
 _EXIT = {"pass": 0, "fail": 3, "inconclusive": 4, None: 2}
 
 
@@ -39,9 +40,10 @@ def pilot(
             help="The command that trains, behind --; {seed} in it is replaced by the seed.",
         ),
     ] = None,
-    config: Annotated[Path, typer.Option("--config", metavar="FILE", help="The limits.")] = Path(
-        "narrowgate.toml"
-    ),
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", show_default=str(_CONFIG), help="The limits."),
+    ] = None,
     seeds: Annotated[
         int | None,
         typer.Option(
@@ -79,6 +81,7 @@ def pilot(
     """
     from narrowgate.cli.progress import make_observer
     from narrowgate.pilot.begin import begin_pilot, locked, resume_pilot
+    from narrowgate.pilot.config import config_hash
     from narrowgate.pilot.disk import disk_faults_told
     from narrowgate.pilot.interrupt import Interruptions
     from narrowgate.pilot.runner import run_pilot
@@ -88,6 +91,10 @@ def pilot(
         raise typer.BadParameter(f"--max-hours is {max_hours:g}; it must be above 0")
     if resume and only:
         raise typer.BadParameter("--only narrows a new pilot, and not one that goes on")
+    if resume and config is not None:
+        raise typer.BadParameter(
+            "--config is for a new pilot; one that goes on is judged by the limits it began with"
+        )
     root = Path.cwd() / layout.ROOT
     facts = git_facts(Path.cwd())
     with contextlib.ExitStack() as lock:
@@ -96,12 +103,22 @@ def pilot(
                 folder, command = _folder_and_command(words or [])
                 begun = resume_pilot(root, folder, command, seeds=seeds, facts=facts)
             else:
+                limits = _CONFIG if config is None else config
                 begun = begin_pilot(
-                    root, config, words or [], seeds=seeds, only=only or [], facts=facts
+                    root, limits, words or [], seeds=seeds, only=only or [], facts=facts
                 )
             with disk_faults_told(begun.folder):
                 lock.enter_context(locked(begun.folder))
             with make_observer() as observer:
+                if (
+                    resume
+                    and _CONFIG.is_file()
+                    and config_hash(_CONFIG) != begun.record.config_hash
+                ):
+                    observer.noted(
+                        f"the limits are those of {_short(begun.folder / layout.CONFIG)}, as they "
+                        f"stood when the pilot began; {_CONFIG} has others now"
+                    )
                 stopped = run_pilot(begun, observer, interruptions, max_hours=max_hours)
         if stopped.reason != "done":
             _end_early(begun, stopped)

@@ -6,15 +6,21 @@ but an error that names it. A single run has a page of its own, without a verdic
 
 from __future__ import annotations
 
+import contextlib
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from narrowgate.cli.console import complain, print_lines, print_table
-from narrowgate.errors import PilotError, RunError
+from narrowgate.errors import LedgerError, PilotError, RunError
 from narrowgate.records import Run, layout, load_run
+
+if TYPE_CHECKING:
+    from narrowgate.records.decision import LedgerEntry
+    from narrowgate.records.verdict import Verdict
 
 __all__ = ["report"]
 
@@ -53,7 +59,11 @@ def report(
 
 
 def _newest() -> Path:
-    """Find the pilot that was begun last: names are in order of time."""
+    """Find the pilot that was begun last: by the ledger, or by its name where none is."""
+    from narrowgate.pilot.begin import last_pilot
+
+    with contextlib.suppress(PilotError, LedgerError):
+        return last_pilot(Path(layout.ROOT))
     pilots = Path(layout.ROOT) / "pilots"
     found = [path for path in pilots.glob("*") if (path / layout.PILOT).is_file()]
     if not found:
@@ -66,13 +76,11 @@ def _newest() -> Path:
 
 def _report_pilot(folder: Path, tensorboard: str) -> None:
     from narrowgate.pilot.judge import recompute
-    from narrowgate.pilot.ledger import Ledger
     from narrowgate.report import export_tensorboard, print_verdict, write_report
 
     runs: dict[tuple[str, int], Run] = {}
     verdict = recompute(folder, keep=runs)
-    path = folder.resolve().parent.parent / layout.LEDGER
-    entries = Ledger(path).entries() if path.is_file() else ()
+    entries, damage = _ledger_beside(folder, verdict)
     head = entries[-1].hash if entries else None
     page = _written(lambda: write_report(folder, verdict, runs, entries, head))
     print_verdict(verdict)
@@ -81,7 +89,33 @@ def _report_pilot(folder: Path, tensorboard: str) -> None:
         for (recipe, seed), run in runs.items():
             export_tensorboard(run, Path(tensorboard) / layout.slug(recipe) / f"seed-{seed}")
         print_lines(f"tensorboard: {tensorboard}")
+    if damage is not None:
+        raise damage
     raise typer.Exit(_CODES[verdict.outcome])
+
+
+def _ledger_beside(
+    folder: Path, verdict: Verdict
+) -> tuple[Sequence[LedgerEntry], LedgerError | None]:
+    """Read the ledger that a pilot is entered in, if it lies there, and hold the two together.
+
+    The verdict rests on the folder alone: a ledger that is damaged is told behind it. One that
+    holds other limits or another verdict of this pilot is a reason to print none.
+    """
+    from narrowgate.pilot.folder import read_pilot
+    from narrowgate.pilot.ledger import Ledger, check_limits, check_verdict, ledger_of
+
+    path = ledger_of(folder)
+    if not path.is_file():
+        return (), None
+    try:
+        entries = Ledger(path).entries()
+    except LedgerError as error:
+        return (), error
+    if any(entry.pilot == verdict.pilot for entry in entries):  # else it is a copy from elsewhere
+        check_limits(entries, verdict.pilot, read_pilot(folder))
+        check_verdict(entries, verdict)
+    return entries, None
 
 
 def _report_run(folder: Path, tensorboard: str) -> None:

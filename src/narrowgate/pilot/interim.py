@@ -61,6 +61,11 @@ def explain(run: Run, config: PilotConfig) -> str:
         return f"was killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
     if code != 0:
         return f"ended with exit code {code}"
+    if run.result is None and not run.environment:
+        return (
+            "ended well, but wrote nothing into its folder: it called nothing of narrowgate, was "
+            "not passed NARROWGATE_RUN, or ended before the training did"
+        )
     if run.result is None:
         return "ended well, but never called ng.result"
     if missing := missing_numbers(run.result, config):

@@ -1,5 +1,7 @@
 """The verdict in the terminal, in 80 columns: one line a candidate, then its gates.
 
+Where there is less room, each gate is lines of its own: a table would cut what it says.
+
 A gate that passed says so in numbers; one that did not has its reason below the table. Every
 string enters as `rich.text.Text`, so nothing that a user named is read as markup.
 """
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["print_verdict"]
 
+#: A gate's name is folded to no less than this.
+_LEAST_WIDTH = 12
 _STYLES = {"pass": "green", "fail": "red", "inconclusive": "yellow", None: "magenta"}
 
 
@@ -78,8 +82,34 @@ def _print_candidate(candidate: CandidateVerdict, num_seeds: int, console: Conso
             reason = Text(f"{SYMBOLS[gate.outcome]} ", style=found)
             reason.append(f"{printable(gate.gate)}: {printable(gate.reason)}", style="default")
             reasons.append(reason)
-    if candidate.gates:
+    if candidate.gates and _has_room(candidate, console):
         console.print(Padding(table, (0, 0, 0, 2)))
+    else:
+        for gate in candidate.gates:
+            line = Text(
+                f"{SYMBOLS[gate.outcome]} {WORDS[gate.outcome]}", style=_STYLES[gate.outcome]
+            )
+            line.append(f"  {printable(gate.gate)}: {value_text(gate)}", style="default")
+            if told := range_text(gate):
+                line.append(f" ({told})", style="default")
+            line.append(f", limit {limit_text(gate)}", style="default")
+            console.print(Padding(line, (0, 0, 0, 2)))
     for reason in reasons:
         console.print(Padding(reason, (0, 0, 0, 2)))
     console.print()
+
+
+def _has_room(candidate: CandidateVerdict, console: Console) -> bool:
+    """Say whether the columns which are not folded leave a gate's name its least width."""
+    columns = ("outcome", "value", "range", "limit")
+    cells = [
+        (
+            f"{SYMBOLS[gate.outcome]} {WORDS[gate.outcome]}",
+            value_text(gate),
+            range_text(gate),
+            limit_text(gate),
+        )
+        for gate in candidate.gates
+    ]
+    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
+    return sum(widths) + 2 * len(columns) + 2 + _LEAST_WIDTH <= console.width
