@@ -21,6 +21,7 @@ from records import asked
 def no_run_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv(script.VARIABLE, raising=False)
     monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setattr(script._State, "is_silent", False)
     yield
     script.close()
 

@@ -16,7 +16,7 @@ from torch import nn
 
 import narrowgate as ng
 from engine.recorded import ended, net, train
-from narrowgate.engine import recording
+from narrowgate.engine import recording, seeding
 from narrowgate.engine.private import has_compiled
 from narrowgate.plan import Plan
 from narrowgate.records import layout, load_run, script
@@ -28,6 +28,7 @@ from tiny import GPT, ResNet
 def no_run_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv(script.VARIABLE, raising=False)
     monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setattr(script._State, "is_silent", False)
     yield
     script.close()
 
@@ -243,19 +244,25 @@ def test_a_recorded_model_pickles_copies_and_is_given_back(pilot: Path) -> None:
 
 
 def test_the_pilots_seed_is_taken_by_every_generator(
-    pilot: Path, caplog: pytest.LogCaptureFixture
+    pilot: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import random
 
     import numpy as np
 
     asked.folder(pilot, seed=7)
+    monkeypatch.setattr(seeding, "_first", {})
     with torch.random.fork_rng(devices=[]), caplog.at_level(logging.WARNING, "narrowgate"):
         assert ng.seed(0) == 7
         drawn = (random.random(), float(np.random.rand()), float(torch.rand(())))
-        assert ng.seed(7) == 7
+        assert ng.seed(0) == 7
         assert drawn == (random.random(), float(np.random.rand()), float(torch.rand(())))
-    assert caplog.messages == ["narrowgate: the pilot's seed 7 is taken"]
+        # one for each epoch stays one for each epoch
+        epochs = [ng.seed(epoch) for epoch in range(3)]
+        assert len(set(epochs)) == 3
+        assert epochs[0] == 7
+        assert float(torch.rand(())) != drawn[2]
+    assert set(caplog.messages) == {"narrowgate: the pilot's seed 7 is taken"}
 
 
 @pytest.mark.parametrize("number", [-1, 2**32, 1.0, True, "3", None])

@@ -54,7 +54,7 @@ def val_loss(baseline, candidate, limit=None, **options):
     return gates(losses(baseline, candidate, **options), limit or quality())["quality.val_loss"]
 
 
-BASE = [2.0, 2.25, 2.5, 2.75, 3.0]
+BASE = [2.0, 2.25 + 2**-10, 2.5, 2.75 - 2**-10, 3.0]  # exact, in steps far below any margin
 
 
 def plus(differences, baseline=BASE):
@@ -123,8 +123,9 @@ def test_without_spread_the_mean_decides(by, outcome, word):
 
 
 def test_higher_is_better_turns_the_sign():
-    better = val_loss([0.5] * 3, [0.75] * 3, quality(better="higher"))
-    worse = val_loss([0.75] * 3, [0.5] * 3, quality(better="higher"))
+    low, high = [0.5, 0.501, 0.5], [0.75, 0.751, 0.75]
+    better = val_loss(low, high, quality(better="higher"))
+    worse = val_loss(high, low, quality(better="higher"))
     assert (better.outcome, better.values) == ("pass", (-0.25,) * 3)
     assert (worse.outcome, worse.values) == ("fail", (0.25,) * 3)
     assert better.reason.startswith("better by 0.25 with each")
@@ -139,7 +140,8 @@ def test_minus_zero_is_no_difference():
 
 def test_a_relative_margin_is_a_share_of_the_baselines_mean():
     limit = quality(margin=0.01, relative=True)
-    gate = val_loss([-2.0, -4.0, -6.0], [-2.0, -4.0, -6.0], limit)
+    seen = [-2.0, -4.0009765625, -5.9990234375]
+    gate = val_loss(seen, seen, limit)
     assert gate.limit == pytest.approx(0.04)
     assert gate.reason.endswith("the margin 0.04 (1 % of the baseline's 4)")
     huge = val_loss([1.7e308] * 3, [1.7e308] * 3, limit)
@@ -365,6 +367,23 @@ def test_a_result_that_is_not_finite_is_unstable_even_if_it_is_not_judged():
     assert gate.values == (0.0, 0.0, 0.0, 1.0)
     assert gate.reason == "results that are not finite: seed 3: acc/a is inf"
     assert math.isnan(gate.lower)
+
+
+def test_a_metric_that_is_coarser_than_its_margin_does_not_pass_by_standing_still():
+    seen = [18 / 20, 19 / 20, 18 / 20, 16 / 20, 18 / 20]  # a sample is worth 0.05
+    gate = val_loss(seen, seen, quality(margin=0.01))
+    assert (gate.outcome, gate.mean, gate.sd) == ("inconclusive", 0.0, 0.0)
+    assert (
+        "val_loss moves in steps of 0.05, and the margin is 0.01: validate on more" in gate.reason
+    )
+    assert val_loss(seen, seen, quality(margin=0.1)).outcome == "pass"
+    worse = [value + 0.2 for value in seen]
+    assert val_loss(seen, worse, quality(margin=0.01)).outcome == "fail"
+
+
+def test_a_loss_whose_seeds_lie_far_apart_is_not_coarse():
+    seen = [2.31, 2.4517, 2.2903, 2.38, 2.617]
+    assert val_loss(seen, seen, quality(margin=0.001)).outcome == "pass"
 
 
 def test_what_is_not_finite_in_the_baseline_either_is_no_fault_of_a_candidate():

@@ -119,7 +119,7 @@ def test_what_cannot_be_compared_is_an_error_of_the_candidate(name, tmp_path):
         for recipe in ("fp32", "bf16", "fp16"):
             mine = options if (recipe, seed) == ("bf16", 3) else same
             losses = [1.0 + seed, 2.0, 3.0, 4.0]
-            metrics = {"val_loss": 2.0 + seed}
+            metrics = {"val_loss": 2.0 + seed + seed**2 / 1024}
             made.run(folder, recipe, seed, metrics=metrics, **{"losses": losses, **mine})
     verdict = judge(folder)
     bad, good = verdict.candidates

@@ -68,7 +68,21 @@ def test_nothing_and_what_is_no_number_are_nan(value: object) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["2.5", b"2", None, [1.0], {"a": 1}, 1j, np.complex64(1), torch.tensor(1j), object(), "nan"],
+    [
+        "2.5",
+        b"2",
+        None,
+        [1.0],
+        {"a": 1},
+        1j,
+        np.complex64(1),
+        torch.tensor(1j),
+        object(),
+        "nan",
+        float,
+        np.array(["a", "b"]),
+        np.array([None]),
+    ],
     ids=str,
 )
 def test_what_is_no_real_number_is_refused_by_name(value: object) -> None:

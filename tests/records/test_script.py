@@ -86,6 +86,7 @@ def test_in_a_pilot_all_goes_into_the_run(tmp_path: Path) -> None:
         ("ng.result(a='x')", "a is 'x', of type str", "give a float"),
         ("ng.result(a=1, slices={'s': 3})", "slice 's' is 3", "slices="),
         ("ng.result(a=1, slices={'s': {}})", "slice 's' is {}", "slices="),
+        ("ng.result(a=1, slices={1: {'a': 1}, '1': {'a': 2}})", "two slices '1'", "names of"),
         ("ng.result(a=1, slices={'s': {'b': None}})", "s/b is None", "give a float"),
         ("ng.log(step='x', a=1)", "step is 'x'", "give a float"),
         ("ng.result(a=1)\nng.log(b=1)", "after ng.result()", "call ng.result last"),
@@ -172,6 +173,24 @@ def test_torch_distributed_knows_the_rank_better_than_the_launcher(tmp_path: Pat
         fake.get_rank = lambda: 3
         sys.modules["torch.distributed"] = fake
         ng.log(a=1)
+    """
+    assert python(code, tmp_path, run).returncode == 0
+    assert os.listdir(run) == [layout.REQUEST]
+
+
+def test_a_rank_stays_what_it_was_when_the_group_is_destroyed(tmp_path: Path) -> None:
+    run = asked.folder(tmp_path / "run")
+    code = """
+        import sys, types
+        fake = types.ModuleType("torch.distributed")
+        is_there = [True]
+        fake.is_available = lambda: True
+        fake.is_initialized = lambda: is_there[0]
+        fake.get_rank = lambda: 1
+        sys.modules["torch.distributed"] = fake
+        ng.log(a=1)
+        is_there[0] = False
+        ng.result(a=1)
     """
     assert python(code, tmp_path, run).returncode == 0
     assert os.listdir(run) == [layout.REQUEST]

@@ -101,7 +101,8 @@ def steps_of(recipe: str, seed: int, num_steps: int) -> Steps:
         applied = not (recipe == "fp16" and (step < 6 or own.random() < 0.01))
         rows.append(
             (t, step, 0, loss, applied, "" if applied else "non-finite gradients", scale,
-             draw.uniform(0.4, 1.2), None if applied else "blocks.3.down.weight", step + 7 * seed)
+             draw.uniform(0.4, 1.2), None if applied else "blocks.3.down.weight",
+             step + 7 * seed, None)
         )  # fmt: skip
         t += 0.05 * TIMES[recipe] * own.uniform(0.97, 1.04) * (3 if step % 41 == 0 else 1)
         if recipe.startswith("fp16"):

@@ -15,6 +15,11 @@ __all__ = ["seed"]
 
 _log = logging.getLogger("narrowgate")
 
+#: What a script gave first, by the pilot's seed that took its place.
+_first: dict[int, int] = {}
+#: Seeds that follow lie so far apart that they meet no seed of another run.
+_STRIDE = 65_537
+
 
 def seed(number: int = 0) -> int:
     """Seed Python's, NumPy's (if it is loaded) and torch's generators, on all devices.
@@ -23,7 +28,8 @@ def seed(number: int = 0) -> int:
     same weights.
 
     Args:
-        number: The seed, 0 to 2^32 - 1. In a pilot the pilot's is taken instead, and this is said.
+        number: The seed, 0 to 2^32 - 1. In a pilot the pilot's is taken instead, and this is said;
+            another number later (one for each epoch) gives another seed there, too.
 
     Returns:
         The seed that was taken, for generators of your own.
@@ -36,16 +42,18 @@ def seed(number: int = 0) -> int:
         >>> ng.seed(3)
         3
     """
-    asked = script.request()
-    if asked is not None and asked.seed is not None:
-        if number != asked.seed:
-            _log.warning("narrowgate: the pilot's seed %d is taken", asked.seed)
-        number = asked.seed
     if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 2**32:
         raise RunError(
             f"the seed is {number!r}; it must be a whole number from 0 to {2**32 - 1}",
             hint="ng.seed(0)",
         )
+    asked = script.request()
+    if asked is not None and asked.seed is not None:
+        first = _first.setdefault(asked.seed, number)
+        taken = (asked.seed + _STRIDE * (number - first)) % 2**32
+        if number == first != taken:
+            _log.warning("narrowgate: the pilot's seed %d is taken", taken)
+        number = taken
     random.seed(number)
     numpy = sys.modules.get("numpy")
     if numpy is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from narrowgate.pilot.config import (
     CostLimit,
@@ -25,6 +26,9 @@ from narrowgate.pilot.trial import Measured, Trial
 from narrowgate.records.verdict import GateVerdict
 
 __all__ = ["gates_of"]
+
+#: Differences of so few kinds look surer than they are where a metric is coarse.
+_FEW = 2
 
 
 def gates_of(
@@ -104,7 +108,32 @@ def _quality(trial: Trial, limit: QualityLimit, part: str | None) -> GateVerdict
             "an absolute margin (relative = false) in a new pilot"
         )
         return untested(trial, subject, "inconclusive", why)
-    return tested(trial, subject)
+    gate = tested(trial, subject)
+    step = _step([*theirs, *mine])
+    if gate.outcome == "pass" and len(set(subject.values)) <= _FEW and step > margin:
+        # Five times nothing is no evidence where the smallest something is beyond the margin.
+        why = f"{name} moves in steps of {shown(step)}, and the margin is {shown(margin)}"
+        return replace(
+            gate,
+            outcome="inconclusive",
+            reason=f"{gate.reason}; but {why}: validate on more data",
+        )
+    return gate
+
+
+def _step(values: Sequence[float]) -> float:
+    """Give the step in which a metric moves, by Euclid's way; 0 if all values are equal.
+
+    All distances between values are whole multiples of it: one sample's worth of an accuracy, next
+    to nothing of a loss.
+    """
+    tolerance = 1e-6 * max(map(abs, values), default=0.0)
+    step = 0.0
+    for value in values[1:]:
+        rest = abs(value - values[0])
+        while rest > tolerance:
+            step, rest = rest, step % rest
+    return step
 
 
 def _finite_all(values: Sequence[float]) -> bool:

@@ -52,18 +52,20 @@ def plain(name: str, value: Any) -> float:
         RunError: It is no real number.
     """
     kind = getattr(value, "dtype", type(value).__name__)
-    if isinstance(value, (str, bytes)) or not hasattr(value, "__float__") or "complex" in str(kind):
-        raise RunError(
-            f"{name} is {value!r:.80}, of type {kind}; real numbers are recorded",
-            hint="give a float, an int, or a tensor or array of real numbers",
-        )
-    try:
-        return float(value)
-    except OverflowError:
-        raise RunError(
-            f"{name} is a whole number of {len(str(value))} digits; FP64 ends at 1.8e308",
-            hint="give its logarithm",
-        ) from None
+    if not isinstance(value, (str, bytes)) and "complex" not in str(kind):
+        try:
+            return float(value)
+        except OverflowError:
+            raise RunError(
+                f"{name} is a whole number of {len(str(value))} digits; FP64 ends at 1.8e308",
+                hint="give its logarithm",
+            ) from None
+        except (TypeError, ValueError):
+            pass
+    raise RunError(
+        f"{name} is {value!r:.80}, of type {kind}; real numbers are recorded",
+        hint="give a float, an int, or a tensor or array of real numbers",
+    )
 
 
 def read(value: Any) -> float:

@@ -37,7 +37,7 @@ class _State:
 
     recorder: Recorder | None = None
     introduce: Callable[[Recorder], None] | None = None
-    is_child = False
+    is_silent = False
 
 
 def request() -> Request | None:
@@ -71,7 +71,7 @@ def requested() -> Recorder | None:
         RunError: ``NARROWGATE_RUN`` names no run's folder, or another process is writing there.
     """
     asked = request()
-    if asked is None or _State.is_child or _rank() != 0:
+    if asked is None or _is_silent():
         return None
     if _State.recorder is None:
         return _start(Path(os.environ[VARIABLE]), asked)
@@ -115,7 +115,7 @@ def _open() -> Recorder | None:
     """Give the recorder, making a folder for a run that nobody asked for."""
     if (recorder := active()) is not None:
         return recorder
-    if _State.is_child or _rank() != 0:
+    if _is_silent():
         return None
     if os.environ.get(VARIABLE):
         return requested()
@@ -196,6 +196,10 @@ def result(*, slices: Mapping[str, Mapping[str, Any]] | None = None, **metrics: 
                 f"slice {part!r} is {values!r}; it must map names of metrics to numbers",
                 hint='slices={"json": {"val_loss": 2.40}}',
             )
+        if str(part) in parts:
+            raise RunError(
+                f"there are two slices {str(part)!r}", hint="names of slices are strings"
+            )
         parts[str(part)] = {
             str(name): read(take(f"{part}/{name}", value)) for name, value in values.items()
         }
@@ -204,6 +208,16 @@ def result(*, slices: Mapping[str, Mapping[str, Any]] | None = None, **metrics: 
         recorder.finish(numbers, parts)
         if recorder.request.pilot is None:
             _log.warning("narrowgate: recorded in %s", recorder.folder)
+
+
+def _is_silent() -> bool:
+    """Say whether another process records for this one; once it is so it stays so.
+
+    torch.distributed forgets the rank when its group is destroyed, which is often before the end.
+    """
+    if _State.recorder is None and not _State.is_silent and _rank() != 0:
+        _State.is_silent = True
+    return _State.is_silent
 
 
 def _rank() -> int:
@@ -222,7 +236,7 @@ def _rank() -> int:
 def _after_fork() -> None:
     """Let a forked child go without a record if its parent has one."""
     if _State.recorder is not None:
-        _State.is_child = True
+        _State.is_silent = True
         _State.recorder = None
 
 
