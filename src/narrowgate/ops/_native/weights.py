@@ -90,5 +90,4 @@ class Call:
 
 def mark_changed(*lists: Sequence[Tensor]) -> None:
     """Count up the versions of tensors that a kernel changed: torch does not see it happen."""
-    changed = [tensor for tensors in lists for tensor in tensors if not tensor.is_inference()]
-    torch.autograd.graph.increment_version(changed)
+    torch.autograd.graph.increment_version([tensor for tensors in lists for tensor in tensors])
