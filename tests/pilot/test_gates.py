@@ -315,7 +315,7 @@ def test_cost_is_whole_time_and_says_money():
 def test_a_ratio_that_is_none_answers_nothing(value):
     gate = gates(measures([0.01, value, 0.01], [1e300] * 3), speed=SPEED)["speed.median"]
     assert gate.outcome == "inconclusive"
-    assert gate.reason == "there are no step times (too few steps) with seed 1"
+    assert gate.reason == "not known with seed 1: step times (too few steps)"
     assert math.isnan(gate.mean)
 
 

@@ -86,8 +86,10 @@ def test_a_secret_is_given_to_the_script_and_stored_nowhere(here):
         ("killed", "was killed by SIGKILL (out of memory?)"),
         (
             "silent",
-            "ended well, but wrote nothing into its folder: it called nothing of narrowgate, was "
-            "not passed NARROWGATE_RUN, or ended before the training did",
+            (
+                "ended well, but wrote nothing into its folder: it called nothing of narrowgate, "
+                "was not passed NARROWGATE_RUN, or ended before the training did"
+            ),
         ),
         ("no-result", "ended well, but never called ng.result"),
         ("crash-after-result", "ended with exit code 4"),

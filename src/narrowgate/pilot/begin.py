@@ -150,7 +150,8 @@ def resume_pilot(
             hint=f"its command runs and its ledger lies there: cd {shlex.quote(str(project))}",
         )
     check_limits(ledger.entries(), folder.name, record)
-    if config_hash(folder / layout.CONFIG) != record.config_hash:
+    path = folder / layout.CONFIG
+    if not path.is_file() or config_hash(path) != record.config_hash:
         raise PilotError(
             f"{folder / layout.CONFIG} was changed after the pilot began",
             hint="put it back; other limits need a pilot of their own",

@@ -272,7 +272,7 @@ def _ratio(
     )
     lost = [s for s, v in zip(subject.seeds, values, strict=True) if not math.isfinite(v)]
     if lost:
-        why = f"there are no {lacks} with {named(lost)}"
+        why = f"not known with {named(lost)}: {lacks}"
         return untested(trial, subject, "inconclusive", why)
     if needs_rest and trial.busy:
         why = f"the machine was busy with something else ({and_more(trial.busy)})"

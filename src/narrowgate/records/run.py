@@ -227,7 +227,7 @@ class Ending:
     Attributes:
         how: ``ended`` (by itself), ``timeout``, ``interrupted`` (Ctrl-C, or the pilot died).
         code: Exit code of the process, negative for a signal; None if it is not known.
-        seconds: Wall time from start to end.
+        seconds: Wall time from start to end; NaN if the end was seen late.
     """
 
     how: Literal["ended", "timeout", "interrupted"]
