@@ -71,6 +71,16 @@ def test_a_log_after_a_result_begins_another_run(tmp_path: Path) -> None:
     assert found == [(1.0, 1.0), (2.0, 2.0)]
 
 
+def test_a_run_of_before_does_not_stand_in_the_pilots_way(tmp_path: Path) -> None:
+    run = asked.folder(tmp_path / "run")
+    code = f"ng.result(b=1)\nimport os\nos.environ['NARROWGATE_RUN'] = {str(run)!r}\nng.result(b=2)"
+    done = python(code, tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = load_run(run).result
+    assert result is not None
+    assert result.metrics == {"b": 2.0}
+
+
 def test_in_a_pilot_all_goes_into_the_run(tmp_path: Path) -> None:
     run = asked.folder(tmp_path / "run")
     done = python("ng.log(a=1)\nng.result(b=1)", tmp_path, run)

@@ -73,8 +73,10 @@ def requested() -> Recorder | None:
     asked = request()
     if asked is None or _is_silent():
         return None
-    if _State.recorder is None:
-        return _start(Path(os.environ[VARIABLE]), asked)
+    folder = Path(os.environ[VARIABLE])
+    if _State.recorder is None or _State.recorder.folder != folder:
+        close()  # a run of before, that nobody asked for
+        return _start(folder, asked)
     return _State.recorder
 
 
