@@ -40,6 +40,7 @@ _INTERVAL_S = 0.25
 #: Seconds between two notes of how busy the processor is; there is one at the end, too.
 _LOAD_INTERVAL_S = 10.0
 _OWNER = ".owner"
+_FLOAT = {float}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +175,10 @@ class Recorder:
             values: Numbers, or tensors that are still on a device.
         """
         t = self.now_s
+        if set(map(type, values.values())) == _FLOAT:
+            line = {"kind": "log", "t": t, "step": step, "values": values}
+            self._queue.put(lambda: line)
+            return
         self._queue.put(
             lambda: {
                 "kind": "log",

@@ -30,6 +30,7 @@ __all__ = ["VARIABLE", "active", "close", "introduce_by", "log", "request", "req
 VARIABLE = "NARROWGATE_RUN"
 
 _log = logging.getLogger("narrowgate")
+_FLOAT = {float}
 
 
 class _State:
@@ -156,9 +157,11 @@ def log(*, step: float | None = None, **values: Any) -> None:
         >>> import narrowgate as ng
         >>> ng.log(step=100, learning_rate=3e-4, accuracy=0.91)  # doctest: +SKIP
     """
-    if step is not None:
+    if step is not None and type(step) is not int:
         step = plain("step", step)
-    taken = {name: take(name, value) for name, value in values.items()}
+    taken: Mapping[str, Any] = values
+    if set(map(type, values.values())) != _FLOAT:  # else there is nothing to take
+        taken = {name: take(name, value) for name, value in values.items()}
     recorder = _open()
     if recorder is None:
         return
