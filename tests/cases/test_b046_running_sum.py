@@ -13,17 +13,8 @@ import torch
 
 import narrowgate as ng
 from narrowgate.records import load_run, script
-from records import asked
 
 HALVES = [torch.bfloat16, torch.float16]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = asked.folder(tmp_path / "run", recipe="bf16")
-    monkeypatch.setenv(script.VARIABLE, str(folder))
-    yield folder
-    script.close()
 
 
 @pytest.mark.parametrize(("dtype", "total"), [(torch.bfloat16, 4096.0), (torch.float16, 8824.0)])

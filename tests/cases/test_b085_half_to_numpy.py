@@ -14,17 +14,8 @@ import torch
 
 import narrowgate as ng
 from narrowgate.records import load_run, script
-from records import asked
 
 NARROW = [torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.float8_e5m2]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = asked.folder(tmp_path / "run", recipe="bf16")
-    monkeypatch.setenv(script.VARIABLE, str(folder))
-    yield folder
-    script.close()
 
 
 def test_plain_torch_has_the_fault() -> None:

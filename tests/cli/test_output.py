@@ -15,6 +15,7 @@ from narrowgate.pilot.judge import judge
 from narrowgate.records import layout
 from narrowgate.records.files import write_json
 from pilot import fake, made
+from small_disk import mounted
 
 PILOT = ["pilot", "--only", "bf16", "--", *fake.COMMAND]
 
@@ -130,11 +131,7 @@ def test_a_disk_that_may_only_be_read_is_told_at_resume(tmp_path, monkeypatch, c
     fake.write(tmp_path)
     root = tmp_path / layout.ROOT
     root.mkdir()
-    mount = ["mount", "-t", "tmpfs", "narrowgate", str(root)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"this system lets nobody mount a tmpfs: {done.stderr.strip()}")
-    try:
+    with mounted(root):
         monkeypatch.chdir(tmp_path)
         cli.main([*PILOT[:3], "--seeds", "1", *PILOT[3:]])
         subprocess.run(["mount", "-o", "remount,ro", str(root)], check=True)
@@ -143,5 +140,3 @@ def test_a_disk_that_may_only_be_read_is_told_at_resume(tmp_path, monkeypatch, c
         out, err = capsys.readouterr()
         assert out == ""
         assert "may not be written: Read-only file system\n\nhint: " in err
-    finally:
-        subprocess.run(["umount", str(root)], check=True)

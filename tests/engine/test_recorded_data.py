@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,21 +15,7 @@ from engine.recorded import ended, given, net, train
 from narrowgate.records import script
 from records import asked
 
-
-@pytest.fixture(autouse=True)
-def no_run_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv(script.VARIABLE, raising=False)
-    monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setattr(script._State, "is_silent", False)
-    yield
-    script.close()
-
-
-@pytest.fixture
-def pilot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(script.VARIABLE, str(tmp_path / "run"))
-    return tmp_path / "run"
+pytestmark = pytest.mark.usefixtures("no_run_is_left")
 
 
 def checksums(

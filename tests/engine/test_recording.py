@@ -7,7 +7,6 @@ import json
 import logging
 import math
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,21 +22,7 @@ from narrowgate.records import layout, load_run, script
 from records import asked
 from tiny import GPT, ResNet
 
-
-@pytest.fixture(autouse=True)
-def no_run_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv(script.VARIABLE, raising=False)
-    monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setattr(script._State, "is_silent", False)
-    yield
-    script.close()
-
-
-@pytest.fixture
-def pilot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(script.VARIABLE, str(tmp_path / "run"))
-    return tmp_path / "run"
+pytestmark = pytest.mark.usefixtures("no_run_is_left")
 
 
 def test_the_pilots_recipe_is_taken_and_said(pilot: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import subprocess
 import textwrap
 
 import pytest
@@ -18,6 +17,7 @@ from narrowgate.records import layout
 from narrowgate.records.files import read_json
 from pilot import fake
 from pilot.running import begin, run
+from small_disk import mounted
 
 # --- a full disk ---
 
@@ -50,11 +50,7 @@ def test_a_disk_that_is_really_full_is_told(here):
     """On a file system of its own, 600 kB large, that the script fills."""
     small = here / "small"
     small.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "narrowgate", str(small)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"this system lets nobody mount a tmpfs: {done.stderr.strip()}")
-    try:
+    with mounted(small, "-o", "size=600k"):
         fake.write(here)
         script = here / "train.py"
         fill = """
@@ -77,8 +73,6 @@ def test_a_disk_that_is_really_full_is_told(here):
         stopped, _ = run(resume_pilot(small / ".narrowgate", None))
         assert (stopped.reason, stopped.num_done) == ("done", 6)
         Ledger(pilot.ledger).verify()
-    finally:
-        subprocess.run(["umount", str(small)], check=True)
 
 
 # --- going on ---

@@ -7,11 +7,12 @@ than is known here is refused, since it may mean something else by the same word
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ __all__ = [
     "number",
     "read_json",
     "read_lines",
+    "replacing",
     "sha256",
     "utc_now",
     "write_json",
@@ -91,6 +93,30 @@ def dumps(value: Any) -> str:
         return _encode(_plain(value))
 
 
+@contextlib.contextmanager
+def replacing(path: Path, hint: str) -> Iterator[Path]:
+    """Write a file beside its place, and rename it there when it is whole.
+
+    Args:
+        path: Where it belongs.
+        hint: The way out when it cannot be written.
+
+    Yields:
+        Where to write it.
+
+    Raises:
+        RunError: It cannot be written; what was there before stays.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        yield beside
+        beside.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise RunError(f"{path} cannot be written: {error.strerror}", hint=hint) from error
+
+
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write a JSON object beside its place, sync it, and rename it there.
 
@@ -102,20 +128,13 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
         RunError: The disk is full or the folder cannot be written; what was there before stays.
     """
     text = json.dumps(_plain({"schema": SCHEMA, **value}), indent=1, allow_nan=False) + "\n"
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    hint = "free some space or choose another folder; what was there before is unchanged"
+    with replacing(path, hint) as beside:
         path.parent.mkdir(parents=True, exist_ok=True)
         with beside.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError as error:
-        beside.unlink(missing_ok=True)
-        raise RunError(
-            f"{path} cannot be written: {error.strerror}",
-            hint="free some space or choose another folder; what was there before is unchanged",
-        ) from error
 
 
 def read_json(path: Path) -> dict[str, Any]:

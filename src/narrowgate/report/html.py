@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import functools
 import hashlib
 import importlib.util
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import narrowgate
 from narrowgate.errors import RunError
+from narrowgate.records.files import replacing
 from narrowgate.report.figure import Figure
 from narrowgate.report.text import (
     format_bytes,
@@ -146,15 +145,7 @@ def write_page(path: Path, page: bytes) -> Path:
     Raises:
         RunError: The folder cannot be written; what was there before stays.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    hint = "the tables need no file; copy the folder to where you may write for the page"
+    with replacing(path, hint) as beside:
         beside.write_bytes(page)
-        beside.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
-        raise RunError(
-            f"{path} cannot be written: {error.strerror}",
-            hint="the tables need no file; copy the folder to where you may write for the page",
-        ) from error
     return path
