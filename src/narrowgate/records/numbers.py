@@ -8,12 +8,14 @@ never imported.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from narrowgate.errors import RunError
 
-__all__ = ["plain", "read", "take", "total"]
+__all__ = ["plain", "read", "read_all", "take", "take_all", "total"]
+
+_FLOAT = {float}
 
 
 def take(name: str, value: Any) -> Any:
@@ -39,6 +41,31 @@ def take(name: str, value: Any) -> Any:
         wide = value.astype("float64")
         return float(wide.mean()) if wide.size else math.nan
     return plain(name, value)
+
+
+def take_all(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Take each of several values; floats, which most are, without a look at each.
+
+    Args:
+        values: The values by name.
+
+    Raises:
+        RunError: One is no real number.
+    """
+    if set(map(type, values.values())) == _FLOAT:
+        return values
+    return {name: take(name, value) for name, value in values.items()}
+
+
+def read_all(values: Mapping[str, Any]) -> Mapping[str, float]:
+    """Read what `take_all` gave.
+
+    Args:
+        values: Numbers, or tensors of no dimension, by name.
+    """
+    if set(map(type, values.values())) == _FLOAT:
+        return values
+    return {name: read(value) for name, value in values.items()}
 
 
 def plain(name: str, value: Any) -> float:

@@ -27,7 +27,7 @@ from narrowgate.errors import RunError
 from narrowgate.records import layout
 from narrowgate.records.environment import code_files, machine_facts
 from narrowgate.records.files import dumps, read_lines, utc_now, write_json
-from narrowgate.records.numbers import read, total
+from narrowgate.records.numbers import read_all, total
 from narrowgate.records.run import Request, Result
 from narrowgate.records.step import StepRecord
 
@@ -40,7 +40,6 @@ _INTERVAL_S = 0.25
 #: Seconds between two notes of how busy the processor is; there is one at the end, too.
 _LOAD_INTERVAL_S = 10.0
 _OWNER = ".owner"
-_FLOAT = {float}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,18 +174,7 @@ class Recorder:
             values: Numbers, or tensors that are still on a device.
         """
         t = self.now_s
-        if set(map(type, values.values())) == _FLOAT:
-            line = {"kind": "log", "t": t, "step": step, "values": values}
-            self._queue.put(lambda: line)
-            return
-        self._queue.put(
-            lambda: {
-                "kind": "log",
-                "t": t,
-                "step": step,
-                "values": {name: read(value) for name, value in values.items()},
-            }
-        )
+        self._queue.put(lambda: {"kind": "log", "t": t, "step": step, "values": read_all(values)})
 
     def finish(self, metrics: Mapping[str, float], slices: Mapping[str, Any]) -> None:
         """Write the result, after all that was recorded before it.

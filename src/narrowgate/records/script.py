@@ -20,7 +20,7 @@ from narrowgate.records import layout
 from narrowgate.records.environment import git_facts
 from narrowgate.records.files import read_json, utc_now, write_json
 from narrowgate.records.masking import mask_command
-from narrowgate.records.numbers import plain, read, take
+from narrowgate.records.numbers import plain, read, take, take_all
 from narrowgate.records.recorder import Recorder
 from narrowgate.records.run import Request
 
@@ -30,7 +30,6 @@ __all__ = ["VARIABLE", "active", "close", "introduce_by", "log", "request", "req
 VARIABLE = "NARROWGATE_RUN"
 
 _log = logging.getLogger("narrowgate")
-_FLOAT = {float}
 
 
 class _State:
@@ -159,9 +158,7 @@ def log(*, step: float | None = None, **values: Any) -> None:
     """
     if step is not None and type(step) is not int:
         step = plain("step", step)
-    taken: Mapping[str, Any] = values
-    if set(map(type, values.values())) != _FLOAT:  # else there is nothing to take
-        taken = {name: take(name, value) for name, value in values.items()}
+    taken = take_all(values)
     recorder = _open()
     if recorder is None:
         return
