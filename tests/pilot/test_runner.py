@@ -19,7 +19,7 @@ from narrowgate.pilot.observe import Row
 from narrowgate.pilot.runner import run_pilot
 from narrowgate.records import layout
 from narrowgate.records.files import read_json
-from narrowgate.records.run import load_last_attempt
+from narrowgate.records.run import load_run
 from pilot import fake
 from pilot.running import Listener, begin, run
 
@@ -123,7 +123,7 @@ def test_a_nan_and_a_torn_line_are_results(here, does):
     pilot = begin(here, {"bf16@1": does}, only=["bf16"])
     _, told = run(pilot)
     assert told.faults == {}
-    found = load_last_attempt(pilot.folder, "bf16", 1)
+    found = load_run(layout.attempts(pilot.folder, "bf16", 1)[-1])
     assert math.isnan(found.result.metrics["val_loss"]) == (does == "nan")
     assert len(found.faults) == (does == "torn")
 

@@ -21,7 +21,6 @@ from narrowgate.records import (
     Steps,
     Verdict,
     layout,
-    load_last_attempt,
     load_run,
     step_times,
     summarise,
@@ -168,12 +167,11 @@ def test_optimizers_are_numbered_from_the_first_that_stepped(tmp_path: Path) -> 
 
 
 def test_the_last_attempt_counts_also_the_tenth(tmp_path: Path) -> None:
-    assert load_last_attempt(tmp_path, "bf16", 3) is None
+    assert layout.attempts(tmp_path, "bf16", 3) == []
     for number in (1, 2, 10):
         folder = layout.attempt_folder(tmp_path, "bf16", 3, number)
         write_json(folder / layout.REQUEST, replace(asked.request(), attempt=number).to_json())
-    last = load_last_attempt(tmp_path, "bf16", 3)
-    assert last is not None
+    last = load_run(layout.attempts(tmp_path, "bf16", 3)[-1])
     assert last.request.attempt == 10
 
 

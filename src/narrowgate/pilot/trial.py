@@ -148,9 +148,9 @@ def read_runs(
             continue
         try:
             run = load_run(attempts[-1])
-        except (RunError, LookupError, TypeError) as error:
-            told = error.message if isinstance(error, RunError) else f"{attempts[-1]} is damaged"
-            notes.append(f"{who}: counts as without result: {told.replace(f'{folder}/', '')}")
+        except RunError as error:
+            told = error.message.replace(f"{folder}/", "")
+            notes.append(f"{who}: counts as without result: {told}")
             continue
         keep[recipe, seed] = run
         notes += [f"{who}: {fault}" for fault in run.faults]

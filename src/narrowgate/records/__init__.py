@@ -9,7 +9,6 @@ from narrowgate.records.run import (
     Result,
     Run,
     Steps,
-    load_last_attempt,
     load_run,
 )
 from narrowgate.records.step import StepRecord
@@ -31,7 +30,6 @@ __all__ = [
     "Steps",
     "Summary",
     "Verdict",
-    "load_last_attempt",
     "load_run",
     "step_times",
     "summarise",

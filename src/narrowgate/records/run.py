@@ -27,7 +27,6 @@ __all__ = [
     "Result",
     "Run",
     "Steps",
-    "load_last_attempt",
     "load_run",
 ]
 
@@ -336,24 +335,6 @@ def _plan(data: Mapping[str, Any], path: Path) -> tuple[str, str]:
         return str(data["hash"]), str(data["plans"][0])
     except (KeyError, TypeError, IndexError) as error:
         raise RunError(f"{path} holds no plan: {error!r}") from error
-
-
-def load_last_attempt(pilot: Path, recipe: str, seed: int) -> Run | None:
-    """Read the attempt of a pilot's run that counts.
-
-    Args:
-        pilot: The pilot's folder.
-        recipe: The recipe in normal form.
-        seed: The seed.
-
-    Returns:
-        The last attempt; None if there was none yet.
-
-    Raises:
-        RunError: A file of it is damaged.
-    """
-    folders = layout.attempts(pilot, recipe, seed)
-    return load_run(folders[-1]) if folders else None
 
 
 _columns = itemgetter(*Steps.__slots__)

@@ -21,7 +21,6 @@ __all__ = [
     "decisions_of",
     "gate_label",
     "limit_text",
-    "measure_text",
     "overrides_of",
     "range_text",
     "slice_of",
@@ -197,21 +196,6 @@ def limit_text(gate: GateVerdict) -> str:
     if gate.measure == "worse by":
         return f"< {limit}"
     return f"{'≤' if gate.better == 'lower' else '≥'} {limit}"
-
-
-def measure_text(gate: GateVerdict) -> str:
-    """Say what the numbers of a gate are, and which direction is better.
-
-    Args:
-        gate: The gate.
-    """
-    if gate.measure == "worse by":
-        return "how much worse than the baseline; negative is better"
-    if gate.measure == "share":
-        return "share; less is better"
-    if gate.gate == "speed.median":
-        return "the baseline's time ÷ the candidate's; more is faster"
-    return "the candidate ÷ the baseline; less is better"
 
 
 def _room(gate: GateVerdict) -> float:

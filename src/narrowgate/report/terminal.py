@@ -8,9 +8,10 @@ string enters as `rich.text.Text`, so nothing that a user named is read as marku
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from narrowgate.records import CandidateVerdict, Verdict
+from narrowgate.records import CandidateVerdict, GateVerdict, Verdict
 from narrowgate.report.outcomes import (
     SYMBOLS,
     WORDS,
@@ -28,6 +29,7 @@ __all__ = ["print_verdict"]
 
 #: A gate's name is folded to no less than this.
 _LEAST_WIDTH = 12
+_COLUMNS = ("outcome", "value", "range", "limit")
 _STYLES = {"pass": "green", "fail": "red", "inconclusive": "yellow", None: "magenta"}
 
 
@@ -62,54 +64,40 @@ def _print_candidate(candidate: CandidateVerdict, num_seeds: int, console: Conso
     line.append(f"  {candidate.num_runs} of {num_seeds} runs gave a result", style="dim default")
     console.print(line)
     console.print(Padding(Text(printable(decided_by(candidate))), (0, 0, 0, 2)))
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("gate", overflow="fold")
-    for name in ("outcome", "value", "range", "limit"):
-        table.add_column(name, no_wrap=True)
     # The line above the table has the reason of the gate that decided, already.
     decided = next((gate for gate in candidate.gates if gate.outcome == candidate.outcome), None)
-    reasons = []
-    for gate in candidate.gates:
-        found = _STYLES[gate.outcome]
-        table.add_row(
-            Text(printable(gate.gate)),
-            Text(f"{SYMBOLS[gate.outcome]} {WORDS[gate.outcome]}", style=found),
-            Text(value_text(gate)),
-            Text(range_text(gate)),
-            Text(limit_text(gate)),
-        )
-        if gate.outcome != "pass" and gate is not decided:
-            reason = Text(f"{SYMBOLS[gate.outcome]} ", style=found)
-            reason.append(f"{printable(gate.gate)}: {printable(gate.reason)}", style="default")
-            reasons.append(reason)
-    if candidate.gates and _has_room(candidate, console):
+    rows = [(gate, _cells(gate)) for gate in candidate.gates]
+    if _has_room([cells for _, cells in rows], console):
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        table.add_column("gate", overflow="fold")
+        for name in _COLUMNS:
+            table.add_column(name, no_wrap=True)
+        for gate, (outcome, *numbers) in rows:
+            coloured = Text(outcome, style=_STYLES[gate.outcome])
+            table.add_row(Text(printable(gate.gate)), coloured, *map(Text, numbers))
         console.print(Padding(table, (0, 0, 0, 2)))
     else:
-        for gate in candidate.gates:
-            line = Text(
-                f"{SYMBOLS[gate.outcome]} {WORDS[gate.outcome]}", style=_STYLES[gate.outcome]
-            )
-            line.append(f"  {printable(gate.gate)}: {value_text(gate)}", style="default")
-            if told := range_text(gate):
-                line.append(f" ({told})", style="default")
-            line.append(f", limit {limit_text(gate)}", style="default")
+        for gate, (outcome, value, told, limit) in rows:
+            line = Text(outcome, style=_STYLES[gate.outcome])
+            line.append(f"  {printable(gate.gate)}: {value}", style="default")
+            line.append(f" ({told})" if told else "", style="default")
+            line.append(f", limit {limit}", style="default")
             console.print(Padding(line, (0, 0, 0, 2)))
-    for reason in reasons:
-        console.print(Padding(reason, (0, 0, 0, 2)))
+    for gate in candidate.gates:
+        if gate.outcome != "pass" and gate is not decided:
+            reason = Text(f"{SYMBOLS[gate.outcome]} ", style=_STYLES[gate.outcome])
+            reason.append(f"{printable(gate.gate)}: {printable(gate.reason)}", style="default")
+            console.print(Padding(reason, (0, 0, 0, 2)))
     console.print()
 
 
-def _has_room(candidate: CandidateVerdict, console: Console) -> bool:
-    """Say whether the columns which are not folded leave a gate's name its least width."""
-    columns = ("outcome", "value", "range", "limit")
-    cells = [
-        (
-            f"{SYMBOLS[gate.outcome]} {WORDS[gate.outcome]}",
-            value_text(gate),
-            range_text(gate),
-            limit_text(gate),
-        )
-        for gate in candidate.gates
-    ]
-    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-    return sum(widths) + 2 * len(columns) + 2 + _LEAST_WIDTH <= console.width
+def _cells(gate: GateVerdict) -> tuple[str, str, str, str]:
+    """Say a gate's outcome, value, range and limit."""
+    outcome = f"{SYMBOLS[gate.outcome]} {WORDS[gate.outcome]}"
+    return outcome, value_text(gate), range_text(gate), limit_text(gate)
+
+
+def _has_room(rows: Sequence[tuple[str, ...]], console: Console) -> bool:
+    """Say whether there are rows, and they leave a gate's name its least width."""
+    widths = [max(map(len, column)) for column in zip(_COLUMNS, *rows, strict=True)]
+    return bool(rows) and sum(widths) + 2 * len(widths) + 2 + _LEAST_WIDTH <= console.width
