@@ -145,11 +145,12 @@ def fixed(value: float, decimals: int) -> str:
         decimals: How many.
 
     Returns:
-        ``−0.0012``; ``4.1e+08`` where that would be long.
+        ``−0.0012``; ``4.1e+08`` where that would be long, ``4e−05`` where it would be nothing.
     """
     if not math.isfinite(value) or abs(value) >= 1e6:
         return format_number(value, 3)
-    return f"{value:,.{decimals}f}".replace("-", "−")
+    is_lost = value != 0 and abs(value) < 0.5 * 10.0**-decimals
+    return (f"{value:.0e}" if is_lost else f"{value:,.{decimals}f}").replace("-", "−")
 
 
 def signed(value: float, digits: int = 3) -> str:

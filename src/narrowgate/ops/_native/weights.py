@@ -76,7 +76,7 @@ class Call:
             _native.formats_of(self._grads),
             _native.room(len(params) + 1),
         ]
-        factor = grad_mult.item()
+        factor = grad_mult.item()  # in host memory, as all that these kernels are given
         self.weights = Weights(
             len(params),
             *map(pointer, self._arrays),
