@@ -7,6 +7,7 @@ Data goes to stdout, messages and logs to stderr. Whatever needs torch runs in a
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import sys
 
@@ -40,6 +41,10 @@ def _main(arguments: list[str]) -> int:
             file=sys.stderr,
         )
         return 2
+    # What is imported lives to the end; looking for garbage in it is a twentieth of a command.
+    gc.disable()
     from narrowgate.cli.app import run
 
+    gc.freeze()
+    gc.enable()
     return run(arguments)

@@ -119,6 +119,12 @@ class Steps:
         made = Counter(self.optimizer)
         return max(sorted(made), key=made.__getitem__, default=0)
 
+    @property
+    def main_rows(self) -> list[int]:
+        """Rows of the optimizer that made the most steps."""
+        main = self.main
+        return [row for row, which in enumerate(self.optimizer) if which == main]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLine:

@@ -69,8 +69,7 @@ def step_times(run: Run) -> tuple[float, ...]:
         One time per step. What a script does between steps (validation, saving) is in them, as it
         is in the user's own waiting; the median does not see it.
     """
-    main = run.steps.main
-    times = [t for t, which in zip(run.steps.t, run.steps.optimizer, strict=True) if which == main]
+    times = [run.steps.t[row] for row in run.steps.main_rows]
     begin = num_warmup_steps(len(times))
     return tuple(b - a for a, b in zip(times[begin:], times[begin + 1 :], strict=False))
 

@@ -157,7 +157,7 @@ def loss_scale_figure(
 def _scale_traces(run: Run, style: Series, name: str) -> tuple[list[dict[str, Any]], int]:
     """Draw one run's loss scale, and a mark at each skipped step."""
     steps = run.steps
-    rows = [i for i, which in enumerate(steps.optimizer) if which == steps.main]
+    rows = steps.main_rows
     values = [steps.loss_scale[i] for i in rows]
     logs = [math.log2(v) if v > 0 and math.isfinite(v) else math.nan for v in values]
     kept = changes(values)

@@ -75,6 +75,8 @@ def _environment() -> jinja2.Environment:
     import jinja2
     from markupsafe import Markup
 
+    from narrowgate.report.code_cache import CodeCache
+
     def finalize(value: object) -> object:
         # What is Markup was escaped, or is ours; every other string shows what cannot be seen.
         is_theirs = isinstance(value, str) and not isinstance(value, Markup)
@@ -84,6 +86,7 @@ def _environment() -> jinja2.Environment:
         loader=jinja2.FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        bytecode_cache=CodeCache(_TEMPLATES / "__pycache__", Path(__file__).read_bytes()),
         finalize=finalize,
         trim_blocks=True,
         lstrip_blocks=True,

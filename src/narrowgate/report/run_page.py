@@ -65,8 +65,7 @@ def _figures(run: Run, key: tuple[str, int]) -> list[Figure]:
     steps = run.steps
     loss = loss_curve(run)
     window = window_of(len(loss))
-    rows = [i for i, which in enumerate(steps.optimizer) if which == steps.main]
-    norms = {float(steps.step[i]): steps.grad_norm[i] for i in rows}
+    norms = {float(steps.step[row]): steps.grad_norm[row] for row in steps.main_rows}
     logged: dict[str, dict[float, float]] = {}
     for place, said in enumerate(run.logs):
         for name, value in said.values.items():

@@ -75,8 +75,7 @@ def loss_curve(run: Run) -> dict[int, float]:
         ``loss.backward()`` itself.
     """
     steps = run.steps
-    rows = zip(steps.step, steps.optimizer, steps.loss, strict=True)
-    curve = {step: loss for step, which, loss in rows if which == steps.main}
+    curve = {steps.step[row]: steps.loss[row] for row in steps.main_rows}
     return curve if any(math.isfinite(loss) for loss in curve.values()) else {}
 
 
