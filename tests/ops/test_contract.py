@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from narrowgate import ops
 from narrowgate.errors import OpError
-from narrowgate.ops import _native
+from narrowgate.ops import _native, _triton
 
 MUTATED = {
     "adamw_step": {"params", "remainders", "exp_avgs", "exp_avg_sqs", "steps"},
@@ -22,6 +22,7 @@ MUTATED = {
     "sgd_step": {"params", "remainders", "momentum_buffers"},
     "split_master": set(),
 }
+WITH_TRITON = {"grad_stats", "half_checksum", "join_master", "split_master"}
 Sample = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -46,13 +47,16 @@ def sample(name: str, i: int) -> Sample:
 
 
 def test_every_op_has_a_status(version: str) -> None:
-    """What doctor prints: the C++ body on the CPU and the definition elsewhere, each with why."""
+    """What doctor prints: on the CPU C++, on a GPU Triton, the definition elsewhere; and why."""
     rows = [(row.op, row.device, row.version) for row in ops.status()]
-    if _native.loaded.library is None:
-        assert rows == [(name, "any", "plain torch") for name in sorted(MUTATED)]
-    else:
-        both = (("cpu", version), ("other", "plain torch"))
-        assert rows == [(name, *pair) for name in sorted(MUTATED) for pair in both]
+    cpu = _native.PLAIN if _native.loaded.library is None else version
+    triton = f"Triton {_triton.found().version}" if _triton.found().version else _native.PLAIN
+    on_cuda = {name: triton if name in WITH_TRITON else _native.PLAIN for name in MUTATED}
+    assert rows == [
+        (name, *pair)
+        for name in sorted(MUTATED)
+        for pair in (("cpu", cpu), ("cuda", on_cuda[name]), ("other", _native.PLAIN))
+    ]
     assert all(row.why for row in ops.status())
 
 

@@ -4,7 +4,8 @@ What is true here: an op has one schema, one definition in plain torch registere
 kernel (CompositeExplicitAutograd, so that it serves every device), and one fake kernel, which
 makes the same checks as the wrapper and allocates the outputs. None has an autograd formula: the
 wrappers call it without gradient recording. A kernel in C++ overrides the definition on the CPU,
-where the library could be loaded, and gives the same bits.
+where the library could be loaded, and one in Triton on CUDA devices, where triton is installed;
+both give the same bits.
 """
 
 from __future__ import annotations
@@ -16,9 +17,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from narrowgate.ops import _native
+from narrowgate.ops import _native, _triton
 
-__all__ = ["NAMESPACE", "OpStatus", "Result", "define", "override", "status", "why_plain"]
+__all__ = [
+    "NAMESPACE",
+    "OpStatus",
+    "Result",
+    "define",
+    "override",
+    "override_cuda",
+    "status",
+    "why_plain",
+]
 
 NAMESPACE = "narrowgate"
 
@@ -29,6 +39,7 @@ Result = Tensor | tuple[Tensor, Tensor]
 _LIBRARY = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]
 _DEFINED: list[str] = []
 _OVERRIDDEN: set[str] = set()
+_ON_CUDA: set[str] = set()
 
 # The kernel of every device that has none of its own.
 _DEFAULT = "CompositeExplicitAutograd"
@@ -88,12 +99,30 @@ def override(name: str, native: Callable[..., Result], definition: Callable[...,
     _OVERRIDDEN.add(name)
 
 
+def override_cuda(name: str, definition: Callable[..., Result]) -> None:
+    """Have a Triton kernel serve an op on CUDA devices; triton is imported when it first does.
+
+    Args:
+        name: Name of the op, defined before; ``triton.py`` in its folder has a function like it.
+        definition: The op in plain torch, which serves where triton cannot.
+    """
+
+    def serve(*args: Any, **kwargs: Any) -> Result:
+        chosen = _triton.kernel(name) if _triton.serves() else definition
+        result: Result = chosen(*args, **kwargs)
+        return result
+
+    _LIBRARY.impl(name, serve, "CUDA")  # type: ignore[no-untyped-call]
+    _ON_CUDA.add(name)
+
+
 def status() -> list[OpStatus]:
     """Tell which version serves each op, for `narrowgate doctor`.
 
     Returns:
-        One record per op and kind of device, ordered by name: its C++ kernel on the CPU, where the
-        library could be loaded, and its definition in plain torch everywhere else.
+        Records ordered by op: on ``"cpu"`` its C++ kernel, where the library could be loaded; on
+        ``"cuda"`` its Triton kernel, where triton is installed, whether or not there is a device;
+        on every ``"other"`` device its definition in plain torch.
 
     Example:
         >>> [record.version for record in status() if record.op == "adamw_step"][-1]
@@ -101,19 +130,31 @@ def status() -> list[OpStatus]:
     """
     found = []
     for name in sorted(_DEFINED):
-        if name in _OVERRIDDEN:
-            here = OpStatus(op=name, device="cpu", version=_native.serving(), why=_why_native())
-            rest = "no kernel of its own"
-            found += [here, OpStatus(op=name, device="other", version=_native.PLAIN, why=rest)]
-        else:
-            why = _native.loaded.why or "no kernel of its own"
-            found.append(OpStatus(op=name, device="any", version=_native.PLAIN, why=why))
+        here = [_on_cpu(name), _on_cuda(name)]
+        found += [OpStatus(op=name, device=d, version=v, why=why) for d, v, why in here]
+        rest = "no kernel of its own"
+        found.append(OpStatus(op=name, device="other", version=_native.PLAIN, why=rest))
     return found
 
 
 def why_plain() -> str:
     """Say why no C++ kernel serves the CPU; the empty string if kernels do."""
     return "" if _OVERRIDDEN else _native.loaded.why
+
+
+def _on_cpu(name: str) -> tuple[str, str, str]:
+    """Give device, version and reason."""
+    if name not in _OVERRIDDEN:
+        return "cpu", _native.PLAIN, _native.loaded.why or "no kernel of its own"
+    return "cpu", _native.serving(), _why_native()
+
+
+def _on_cuda(name: str) -> tuple[str, str, str]:
+    """Give device, version and reason."""
+    if name not in _ON_CUDA:
+        return "cuda", _native.PLAIN, "no kernel of its own"
+    look = _triton.found()
+    return "cuda", f"Triton {look.version}" if look.version else _native.PLAIN, look.why
 
 
 def _why_native() -> str:

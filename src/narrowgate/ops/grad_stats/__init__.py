@@ -36,6 +36,7 @@ def _fake(grads: list[Tensor]) -> Tensor:
 
 _library.define(_NAME, "(Tensor[] grads) -> Tensor", reference.grad_stats, _fake)
 _library.override(_NAME, native.grad_stats, reference.grad_stats)
+_library.override_cuda(_NAME, reference.grad_stats)
 
 
 def grad_stats(grads: Sequence[Tensor]) -> Tensor:

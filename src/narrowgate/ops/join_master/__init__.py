@@ -33,6 +33,7 @@ def _fake(half: Tensor, remainder: Tensor) -> Tensor:
 
 _library.define(_NAME, "(Tensor half, Tensor remainder) -> Tensor", reference.join_master, _fake)
 _library.override(_NAME, native.join_master, reference.join_master)
+_library.override_cuda(_NAME, reference.join_master)
 
 
 def join_master(half: Tensor, remainder: Tensor) -> Tensor:

@@ -41,6 +41,7 @@ _library.define(
     _NAME, "(Tensor master, str format) -> (Tensor, Tensor)", reference.split_master, _fake
 )
 _library.override(_NAME, native.split_master, reference.split_master)
+_library.override_cuda(_NAME, reference.split_master)
 
 
 def split_master(master: Tensor, format: str) -> tuple[Tensor, Tensor]:  # noqa: A002
