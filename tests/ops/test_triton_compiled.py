@@ -36,7 +36,7 @@ REGISTERS = {
     "split_kernel": 56,
     "join_kernel": 40,
     "checksum_kernel": 64,
-    "chunks_kernel": 72,
+    "chunks_kernel": 64,
     "level_kernel": 80,  # a warp per program, and few programs
 }
 FP64_REGISTERS = 96

@@ -75,11 +75,12 @@ def launched(function: Callable[..., Any]) -> Any:
 
 @triton.jit
 def block_of(rows, firsts, counts, BLOCK: tl.constexpr):
-    """Give this program's row, the first element of its block, and how many are left from there."""
+    """Give this program's row, the first element of its block, and how many the block has."""
     block = tl.program_id(0)
     row = tl.load(rows + block)
     start = (block - tl.load(firsts + row)) * BLOCK
-    return row, start, tl.load(counts + row) - start
+    # In 32 bits: offsets are compared with it, and would all be widened.
+    return row, start, tl.minimum(tl.load(counts + row) - start, BLOCK).to(tl.int32)
 
 
 @triton.jit
@@ -138,7 +139,7 @@ def _split_bf16(u):
 def _split_fp16(u):
     magnitude = u & _FP32_MAGNITUDE
     field = (magnitude >> _FP32_MANTISSA).to(tl.int32)
-    shift = tl.minimum(tl.maximum(_NORMAL + 1 - field, 1), _MOST_SHIFT).to(tl.uint32)
+    shift = tl.minimum(tl.maximum(-field + (_NORMAL + 1), 1), _MOST_SHIFT).to(tl.uint32)
     units = ((u & (_HIDDEN - 1)) | _HIDDEN) << (_EXTRA + 1)
     # Nearest-even: add one less than half a step, one more if the result would be odd.
     units = units + (((units >> shift) & 1) - 1)

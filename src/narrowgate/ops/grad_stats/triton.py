@@ -103,7 +103,7 @@ def chunks_kernel(
     """Sum the squares of `CHUNKS` chunks of one gradient, and raise its largest magnitude."""
     row, start, left = bits.block_of(rows, firsts, counts, CHUNKS * BRANCHES)
     from_ = bits.pointer(grads, row, start, DTYPE, ALIGNED)
-    if ALIGNED and left >= CHUNKS * BRANCHES:
+    if ALIGNED and left == CHUNKS * BRANCHES:
         total, most = _chunk(from_, left, FORMAT, True, CHUNKS, BRANCHES, COLUMNS)
     else:
         total, most = _chunk(from_, left, FORMAT, False, CHUNKS, BRANCHES, COLUMNS)

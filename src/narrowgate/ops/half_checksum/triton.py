@@ -48,7 +48,6 @@ def checksum_kernel(
     row, start, left = bits.block_of(rows, firsts, counts, CODES)
     words = tl.arange(0, CODES // _CODES_PER_WORD)
     places = start // _CODES_PER_WORD + words
-    left = tl.minimum(left, CODES)
     if ALIGNED and left == CODES:
         whole = bits.pointer(halves, row, start, tl.int16, True).to(tl.pointer_type(tl.int64))
         mixed = _mix(tl.load(tl.multiple_of(whole, 16) + words), places)
@@ -61,7 +60,7 @@ def checksum_kernel(
             word = word | (code.to(tl.int64) << (16 * i))
         # A word beyond the end is no word: it adds nothing.
         mixed = tl.where(words * _CODES_PER_WORD < left, _mix(word, places), 0)
-    tl.atomic_add(checksums + tl.load(positions + row), tl.sum(mixed) + left * _GAMMA)
+    tl.atomic_add(checksums + tl.load(positions + row), tl.sum(mixed) + left.to(tl.int64) * _GAMMA)
 
 
 def half_checksum(halves: list[Tensor]) -> Tensor:

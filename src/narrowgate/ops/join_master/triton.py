@@ -39,12 +39,12 @@ def join_kernel(
 ):
     """Join one block."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    left = count - start
+    left = tl.minimum(count - start, BLOCK).to(tl.int32)
     half, remainder, master = half + start, remainder + start, master + start
     if ALIGNED:
         half, remainder = tl.multiple_of(half, 16), tl.multiple_of(remainder, 16)
         master = tl.multiple_of(master, 16)
-    if ALIGNED and left >= BLOCK:
+    if ALIGNED and left == BLOCK:
         _join(half, remainder, master, left, FORMAT, BLOCK, True)
     else:
         _join(half, remainder, master, left, FORMAT, BLOCK, False)

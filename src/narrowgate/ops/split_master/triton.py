@@ -44,12 +44,12 @@ def split_kernel(
 ):
     """Split one block."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    left = count - start
+    left = tl.minimum(count - start, BLOCK).to(tl.int32)
     master, half, remainder = master + start, half + start, remainder + start
     if ALIGNED:
         master, half = tl.multiple_of(master, 16), tl.multiple_of(half, 16)
         remainder = tl.multiple_of(remainder, 16)
-    if ALIGNED and left >= BLOCK:
+    if ALIGNED and left == BLOCK:
         _split(master, half, remainder, left, FORMAT, BLOCK, True)
     else:
         _split(master, half, remainder, left, FORMAT, BLOCK, False)
