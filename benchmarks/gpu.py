@@ -2,9 +2,11 @@
 
     python benchmarks/gpu.py
 
-The engine's and the ops' tests on the device, the swamping audit (which kernels sum 16 bits in 16
-bits), the audit of autocast's lists, a step under torch's alarm for host synchronisation, and
-training steps of bf16 and fp16 against compiled torch.autocast: milliseconds, peak memory, losses.
+The engine's and the ops' tests on the device, every Triton kernel beside its definition, the
+swamping audit (which kernels sum 16 bits in 16 bits), the audit of autocast's lists, ops and a step
+under torch's alarm for host synchronisation, the ops against the bytes they must move (gpu_ops.py),
+and training steps of bf16 and fp16 against compiled torch.autocast: milliseconds, peak memory,
+losses.
 Without a GPU it says so and exits 0; with one it exits 1 if a test, an audit or the alarm is red.
 
 None of this has run on a GPU yet: it was written on a machine without one, where only its parts
@@ -23,8 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from gpu_ops import conform, measure_ops, waiting_ops
 from models import DTYPES, GPT, load_text, windows
-from rows import describe_versions, print_table
+from rows import describe_versions, print_measures, print_table
 from torch import nn
 from torch.nn import functional as F
 
@@ -36,6 +39,9 @@ __all__ = ["Contestant", "audit_sums", "check_no_sync", "compare_steps", "run_te
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 220.0
 """No new part is begun after this; four minutes are what a shared GPU is lent for."""
+
+_COUNT = {"cuda": 50_000_000, "cpu": 1_000_000}
+"""Parameters of the ops' rows."""
 
 _SIZES = {
     "cuda": {"layers": 6, "width": 768, "context": 512, "batch": 16},
@@ -260,6 +266,10 @@ def main() -> int:
     if args.device == "cuda":
         print("== tests on the device")
         good &= run_tests("-m", "gpu", "tests/engine", "tests/ops", "tests/cases", timeout=90)
+    print("\n== kernels beside their definitions")
+    wrong_bits = conform(args.device)
+    print("\n".join(wrong_bits) or "the same bits everywhere")
+    good &= not wrong_bits
     print("\n== autocast's lists")
     lists = ("tests/engine/cpu/test_islands.py", "-k", "lists or tables")
     good &= run_tests(*lists, timeout=60)
@@ -268,7 +278,13 @@ def main() -> int:
     if args.device == "cuda":  # torch's own CPU kernels are known to fail
         good &= wrong == 0
     print("\n== waiting")
+    waited = waiting_ops(args.device)
+    print("\n".join(waited) or "no op made the host wait")
+    good &= not waited
     good &= check_no_sync(args.device)
+    print("\n== ops")
+    measures = measure_ops(args.device, _COUNT[args.device], args.steps)
+    print_measures(f"{_COUNT[args.device]:,} parameters", measures)
     print("\n== steps")
     found = compare_steps(
         args.device,
